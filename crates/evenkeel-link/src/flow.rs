@@ -61,6 +61,8 @@ pub enum FlowLane {
     Stream,
     /// The data is divided into chunks, which are spread over all paths.
     Bonded,
+    /// The data is divided into chunks, each of which takes the two best paths; the first copy counts.
+    Redundant,
     /// Unreliable datagrams instead of a byte stream.
     Datagram(DatagramMode),
 }
@@ -69,7 +71,7 @@ impl FlowLane {
     /// Returns the mode of a flow of datagrams; `None` for a byte stream.
     pub const fn datagram_mode(self) -> Option<DatagramMode> {
         match self {
-            Self::Stream | Self::Bonded => None,
+            Self::Stream | Self::Bonded | Self::Redundant => None,
             Self::Datagram(mode) => Some(mode),
         }
     }
@@ -116,6 +118,7 @@ impl fmt::Display for FlowLane {
         match self {
             Self::Stream => f.write_str("stream"),
             Self::Bonded => f.write_str("bonded"),
+            Self::Redundant => f.write_str("redundant"),
             Self::Datagram(mode) => mode.fmt(f),
         }
     }

@@ -105,7 +105,7 @@ pub enum ForwardError {
     Listen { text: String },
     #[error(transparent)]
     Target(#[from] ForwardTargetError),
-    #[error("unknown option {text:?} of a TCP forward; expected lane=stream or lane=bonded")]
+    #[error("unknown option {text:?} of a TCP forward; expected lane=stream, lane=bonded or lane=redundant")]
     TcpOption { text: String },
     #[error(
         "unknown option {text:?} of a UDP forward; expected lane=pin, lane=stripe, lane=duplicate or idle=SECONDS"
@@ -143,6 +143,7 @@ impl Forward {
         self.lane = match option {
             "lane=stream" => FlowLane::Stream,
             "lane=bonded" => FlowLane::Bonded,
+            "lane=redundant" => FlowLane::Redundant,
             _ => return Err(ForwardError::TcpOption { text: option.to_owned() }),
         };
         Ok(())

@@ -56,6 +56,7 @@ const OPEN_STREAM: u8 = 1;
 const OPEN_BONDED: u8 = 2;
 const CHUNK: u8 = 3;
 const LAST_CHUNK: u8 = 4;
+const OPEN_REDUNDANT: u8 = 5;
 const OPEN_STRIPE: u8 = 6;
 const OPEN_PIN: u8 = 7;
 const OPEN_DUPLICATE: u8 = 8;
@@ -86,6 +87,7 @@ pub fn encode_open(flow: FlowId, lane: FlowLane, target: &str) -> Bytes {
     out.put_u8(match lane {
         FlowLane::Stream => OPEN_STREAM,
         FlowLane::Bonded => OPEN_BONDED,
+        FlowLane::Redundant => OPEN_REDUNDANT,
         FlowLane::Datagram(DatagramMode::Stripe) => OPEN_STRIPE,
         FlowLane::Datagram(DatagramMode::Pin) => OPEN_PIN,
         FlowLane::Datagram(DatagramMode::Duplicate) => OPEN_DUPLICATE,
@@ -144,6 +146,7 @@ fn opened_lane(kind: u8) -> Option<FlowLane> {
     match kind {
         OPEN_STREAM => Some(FlowLane::Stream),
         OPEN_BONDED => Some(FlowLane::Bonded),
+        OPEN_REDUNDANT => Some(FlowLane::Redundant),
         OPEN_STRIPE => Some(FlowLane::Datagram(DatagramMode::Stripe)),
         OPEN_PIN => Some(FlowLane::Datagram(DatagramMode::Pin)),
         OPEN_DUPLICATE => Some(FlowLane::Datagram(DatagramMode::Duplicate)),

@@ -86,6 +86,8 @@ pub struct LinkSession {
     peer_lanes: LaneSupport,
     /// Set while bonded chunks wait for a path with room.
     is_bonded_blocked: bool,
+    /// Redundant flows that wait until one of their paths has room.
+    blocked_redundant: BTreeSet<FlowId>,
     /// Set while flows wait until fewer chunks are in flight.
     is_chunk_blocked: bool,
     /// Flows whose application waits until it can write.
@@ -133,6 +135,7 @@ impl LinkSession {
             datagrams: DatagramLane::default(),
             peer_lanes: LaneSupport::All,
             is_bonded_blocked: false,
+            blocked_redundant: BTreeSet::new(),
             is_chunk_blocked: false,
             blocked_writers: BTreeSet::new(),
             transmits: VecDeque::new(),
@@ -204,6 +207,7 @@ impl LinkSession {
         self.flows.close(id, end.clone());
         self.ready_streams.remove(id);
         self.ready_bonded.remove(id);
+        self.blocked_redundant.remove(&id);
         self.blocked_writers.remove(&id);
         if end != FlowEnd::Finished {
             self.acks.forget(id);

@@ -82,7 +82,7 @@ impl LinkSession {
     fn credit_max(&self, lane: FlowLane) -> u64 {
         match lane {
             FlowLane::Stream | FlowLane::Datagram(_) => self.config.credit_stream,
-            FlowLane::Bonded => self.config.credit_bonded,
+            FlowLane::Bonded | FlowLane::Redundant => self.config.credit_bonded,
         }
     }
 

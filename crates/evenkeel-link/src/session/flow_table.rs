@@ -72,7 +72,8 @@ impl LinkFlow {
 
     /// Reports whether the flow's data takes its own stream.
     pub(super) fn has_own_stream(&self) -> bool {
-        self.lane != FlowLane::Bonded || self.introduction != Introduction::Confirmed
+        !matches!(self.lane, FlowLane::Bonded | FlowLane::Redundant)
+            || self.introduction != Introduction::Confirmed
     }
 
     /// Reports whether the frame that opens the flow must be sent next.

@@ -8,6 +8,7 @@ use evenkeel_policy::path::{BondPath, IntervalCollector, IntervalSample, PathRul
 use evenkeel_policy::time::{Duration, Instant};
 
 use super::active_set::PrunedP95;
+use super::path_table::BONDED_QUEUE_MAX;
 use super::status::{PathCounters, TrafficRole};
 use crate::frame::{DATAGRAM_BYTES_MAX, SendTime};
 use crate::path_signals::PathSignals;
@@ -388,6 +389,11 @@ impl LinkPath {
     /// Returns the bytes that wait for the connection.
     pub(super) fn queued(&self) -> u64 {
         self.bonded_queued + self.stream_queued + self.datagram_queued
+    }
+
+    /// Reports whether the connection has room for a bonded or redundant chunk whose frame has `len` bytes.
+    pub(super) fn takes_chunk(&self, len: u64) -> bool {
+        self.bonded_queued + len <= BONDED_QUEUE_MAX
     }
 
     /// Reports whether the connection has room for a datagram whose fragments have `len` bytes.

@@ -28,7 +28,7 @@ use crate::frame::{CHUNK_BYTES_MAX, CHUNK_HEADER_BYTES_MAX};
 /// Queued chunks cannot change their path any more, so the queue is short.
 pub(super) const BONDED_QUEUE_MAX: u64 = 2 * (CHUNK_BYTES_MAX + CHUNK_HEADER_BYTES_MAX) as u64;
 
-/// Number of copies of a datagram, if there are as many paths.
+/// Number of copies of a datagram or a redundant chunk, if there are as many paths.
 const COPIES_MIN: usize = 2;
 
 /// The paths of a session.
@@ -198,8 +198,7 @@ impl PathTable {
         let preference = self.preference(now, FlowLane::Bonded, except);
         let paths = &self.paths;
         let bonded_lane = &self.bonded_lane;
-        let may_take =
-            |path: &LinkPath| Some(path.id) != except && path.bonded_queued + len <= BONDED_QUEUE_MAX;
+        let may_take = |path: &LinkPath| Some(path.id) != except && path.takes_chunk(len);
         let eligible = |id| {
             let path = paths.iter().find(|path| path.id == id);
             path.is_some_and(|path| {
@@ -234,6 +233,18 @@ impl PathTable {
     fn stripe_rtt_max(&self, now: Instant) -> Option<Duration> {
         let eligible = self.paths.iter().filter(|path| path.is_eligible(now));
         Some(eligible.filter_map(LinkPath::rtt).min()? + DEADLINE_MAX)
+    }
+
+    /// Returns the two paths of a redundant flow: healthy ones first, then active ones, then by round trip.
+    pub(super) fn best_two(&self, now: Instant) -> Vec<PathId> {
+        let mut eligible: Vec<&LinkPath> = self.paths.iter().filter(|path| path.is_eligible(now)).collect();
+        let rank = |path: &&LinkPath| {
+            let is_unhealthy = path.stats.state() != PathState::Active;
+            (is_unhealthy, path.role == TrafficRole::Candidate, path.rtt())
+        };
+        eligible.sort_by_key(rank);
+        let best: Vec<PathId> = eligible.iter().take(COPIES_MIN).map(|path| path.id).collect();
+        if best.is_empty() { fallback(&self.paths, now, |_| true).into_iter().collect() } else { best }
     }
 
     /// Returns the paths for the copies of a datagram: all active ones that have room, and the fastest candidate if there

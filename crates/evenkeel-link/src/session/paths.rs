@@ -114,7 +114,7 @@ impl LinkSession {
             self.release_home(id);
         }
         for id in self.flows.ids() {
-            self.flows.update(id, |flow| flow.send.resend(|chunk| chunk.path == path));
+            self.flows.update(id, |flow| flow.send.leave_path(path));
         }
         self.wake_all();
     }
@@ -182,7 +182,11 @@ impl LinkSession {
             };
             for id in self.flows.ids() {
                 let Some(flow) = self.flows.get(id) else { continue };
-                if !flow.has_own_stream() {
+                if !flow.has_own_stream() && flow.lane == FlowLane::Redundant {
+                    if is_silent && self.flows.update(id, |flow| flow.send.leave_path(path)) == Some(true) {
+                        self.wake(id);
+                    }
+                } else if !flow.has_own_stream() {
                     if self.flows.update(id, |flow| flow.send.resend(is_late)) == Some(true) {
                         self.is_bonded_blocked = false;
                         self.wake(id);

@@ -226,7 +226,7 @@ impl LinkSession {
         Ok(())
     }
 
-    /// Finishes the stream on which a bonded flow was opened; from now on its chunks take all paths.
+    /// Finishes the stream on which a bonded or redundant flow was opened; from now on its chunks take several paths.
     fn leave_own_stream(&mut self, id: FlowId) {
         self.ready_streams.remove(id);
         let Some(flow) = self.flows.get(id) else { return };
@@ -234,6 +234,9 @@ impl LinkSession {
             && !flow.send.is_end_sent()
         {
             self.transmits.push_back(Transmit::Finish { path, stream: StreamKey::Flow(id) });
+        }
+        if flow.lane == FlowLane::Redundant {
+            self.flows.update(id, |flow| flow.send.request_copies());
         }
         self.release_home(id);
     }

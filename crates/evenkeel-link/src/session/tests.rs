@@ -5,6 +5,7 @@ mod datagrams;
 mod hop_changes;
 mod limits;
 mod loss;
+mod redundant;
 
 use super::*;
 use crate::flow::FlowLane;
@@ -244,7 +245,7 @@ impl Pair {
 
 #[test]
 fn data_and_both_ends_arrive_in_both_directions() {
-    for lane in [FlowLane::Stream, FlowLane::Bonded] {
+    for lane in [FlowLane::Stream, FlowLane::Bonded, FlowLane::Redundant] {
         let mut pair = Pair::new();
         let flow = pair.open(lane);
         let accepted = SessionEvent::Accepted { flow, lane, target: "target".to_owned() };

@@ -19,6 +19,7 @@ fn lane() -> impl Strategy<Value = FlowLane> {
     prop_oneof![
         Just(FlowLane::Stream),
         Just(FlowLane::Bonded),
+        Just(FlowLane::Redundant),
         proptest::sample::select(modes.to_vec()).prop_map(FlowLane::Datagram)
     ]
 }

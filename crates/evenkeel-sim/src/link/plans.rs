@@ -10,12 +10,13 @@ use crate::rng::Rng;
 /// Creates a plan from a seed.
 type PlanFn = fn(u64) -> LinkPlan;
 
-const ALL: [(&str, PlanFn); 21] = [
+const ALL: [(&str, PlanFn); 22] = [
     ("link-a", |seed| throughput(seed, &[(50.0, 10), (50.0, 10)])),
     ("link-b", |seed| throughput(seed, &[(50.0, 10), (20.0, 30)])),
     ("link-c", |seed| throughput(seed, &[(50.0, 10), (50.0, 100)])),
     ("link-d", |seed| throughput(seed, &[(10.0, 5), (100.0, 40)])),
     ("link-failover", |seed| black_hole(seed, 0, FlowLane::Stream)),
+    ("link-redundant", |seed| black_hole(seed, 0, FlowLane::Redundant)),
     ("link-outage", |seed| all_paths_down(seed, Duration::from_secs(30))),
     ("link-flapping", flapping),
     ("link-limping", limping_path),
@@ -61,7 +62,7 @@ pub fn black_hole(seed: u64, dead: usize, lane: FlowLane) -> LinkPlan {
     let flows = match lane {
         FlowLane::Bonded => vec![flow(lane, u64::MAX / 4)],
         // Enough flows that each path has some.
-        FlowLane::Stream | FlowLane::Datagram(_) => {
+        FlowLane::Stream | FlowLane::Redundant | FlowLane::Datagram(_) => {
             vec![LinkFlowPlan { pace: Some(Duration::from_millis(50)), ..flow(lane, 400_000) }; 30]
         }
     };

@@ -26,8 +26,8 @@ Examples:
 
 A path is [interface or local address=]remote address. A local address alone does not choose an interface: name the
 interface, or route by source address.
-The lane of a TCP forward is `stream` (default: each connection uses one path) or `bonded` (each connection uses all
-paths, for large transfers). That of a UDP forward (udp:) is `pin` (default: each client uses one path), `stripe` (the
+The lane of a TCP forward is `stream` (default: each connection uses one path), `bonded` (each connection uses all paths,
+for large transfers) or `redundant` (each connection uses the two best paths, and the first copy counts). That of a UDP forward (udp:) is `pin` (default: each client uses one path), `stripe` (the
 datagrams of each client are spread over all paths and put in order) or `duplicate` (each datagram takes all paths, and the
 first copy counts). The flow of a UDP client ends after `idle` seconds without datagrams (60).
 With relays, every path goes over hops_min to hops_max of them ([link] in the config file); each relay must allow our key
