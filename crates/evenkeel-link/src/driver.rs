@@ -213,7 +213,7 @@ impl Driver {
         }
     }
 
-    /// Tells the session what a connection has taken, unless another connection has replaced it.
+    /// Passes to the session what a connection has taken, unless another connection has replaced it.
     fn record_taken(self: &Arc<Self>, path: PathId, generation: u64, tell: impl FnOnce(&mut LinkSession)) {
         let now = self.now();
         let mut state = self.state.lock();

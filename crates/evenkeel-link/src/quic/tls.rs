@@ -18,7 +18,7 @@ use crate::identity::{Fingerprint, Identity};
 /// Protocol names of the handshake, the preferred one first; a change that older versions cannot read gets another number.
 pub(super) const PROTOCOLS: [&[u8]; 2] = [PROTOCOL_WITH_ALL_LANES, b"evenkeel-link/1"];
 
-/// Version that has flows of datagrams.
+/// Version that has the redundant lane and flows of datagrams.
 const PROTOCOL_WITH_ALL_LANES: &[u8] = b"evenkeel-link/1.1";
 
 /// Returns the lanes that both sides have, by the protocol that the handshake has chosen.

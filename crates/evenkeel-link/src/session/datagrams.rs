@@ -253,12 +253,17 @@ impl LinkSession {
         path: PathId,
         message: Message,
     ) -> Result<(), ProtocolError> {
-        let id = message.flow;
         if let Some(path) = self.paths.get_mut(path) {
             path.counters.datagrams_received += 1;
             path.counters.received_bytes += message.data.len() as u64;
             path.record_one_way(now, message.sent_at);
         }
+        self.accept_message(now, path, message)
+    }
+
+    /// Passes a datagram to its flow, or keeps it until the flow is open.
+    fn accept_message(&mut self, now: Instant, path: PathId, message: Message) -> Result<(), ProtocolError> {
+        let id = message.flow;
         match self.flows.knowledge(id) {
             FlowKnowledge::Open => {}
             FlowKnowledge::Unused if id.opener() == self.side => {
@@ -296,7 +301,7 @@ impl LinkSession {
         let (of_flow, others): (VecDeque<_>, _) =
             early.into_iter().partition(|early| early.message.flow == id);
         self.datagrams.early = others;
-        of_flow.into_iter().try_for_each(|early| self.receive_message(now, early.path, early.message))
+        of_flow.into_iter().try_for_each(|early| self.accept_message(now, early.path, early.message))
     }
 
     /// Lets the application read the datagrams of a flow that do not have to wait any longer.

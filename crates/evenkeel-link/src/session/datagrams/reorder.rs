@@ -44,7 +44,7 @@ pub(super) struct ReorderBuffer {
     held: BTreeMap<u64, HeldDatagram>,
     held_bytes: usize,
     /// The held datagrams by arrival.
-    arrivals: BTreeSet<Arrival>,
+    arrivals: BTreeSet<HeldArrival>,
     /// Highest number that arrived on each path.
     passed: BTreeMap<PathId, u64>,
     lost: u64,
@@ -57,14 +57,14 @@ struct HeldDatagram {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Arrival {
+struct HeldArrival {
     at: Instant,
     sequence: u64,
 }
 
 /// Datagram that leaves the buffer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Release {
+pub(super) struct ReleasedDatagram {
     pub(super) sequence: u64,
     pub(super) data: Bytes,
     /// Time that it waited for earlier ones.
@@ -92,11 +92,11 @@ impl ReorderBuffer {
     pub(super) fn insert(&mut self, now: Instant, sequence: u64, data: Bytes) {
         self.held_bytes += data.len();
         self.held.insert(sequence, HeldDatagram { data, arrived_at: now });
-        self.arrivals.insert(Arrival { at: now, sequence });
+        self.arrivals.insert(HeldArrival { at: now, sequence });
     }
 
     /// Removes the datagrams that do not have to wait any longer, in order.
-    pub(super) fn release(&mut self, now: Instant, rule: &ReleaseRule) -> Vec<Release> {
+    pub(super) fn release(&mut self, now: Instant, rule: &ReleaseRule) -> Vec<ReleasedDatagram> {
         let horizon = self.all_passed(&rule.paths).max(self.expired(now, rule.deadline));
         let mut released = Vec::new();
         while let Some((&sequence, _)) = self.held.first_key_value()
@@ -132,11 +132,11 @@ impl ReorderBuffer {
         self.next = self.next.max(sequence);
     }
 
-    fn remove(&mut self, now: Instant, sequence: u64) -> Option<Release> {
+    fn remove(&mut self, now: Instant, sequence: u64) -> Option<ReleasedDatagram> {
         let HeldDatagram { data, arrived_at } = self.held.remove(&sequence)?;
         self.held_bytes -= data.len();
-        self.arrivals.remove(&Arrival { at: arrived_at, sequence });
-        Some(Release { sequence, data, waited: now.since(arrived_at) })
+        self.arrivals.remove(&HeldArrival { at: arrived_at, sequence });
+        Some(ReleasedDatagram { sequence, data, waited: now.since(arrived_at) })
     }
 
     /// Returns the time at which the first datagram has waited for the deadline; `None` if none waits.
@@ -289,7 +289,7 @@ mod tests {
         }
     }
 
-    fn checked(released: Vec<Release>, rule: &ReleaseRule) -> Result<Vec<u64>, TestCaseError> {
+    fn checked(released: Vec<ReleasedDatagram>, rule: &ReleaseRule) -> Result<Vec<u64>, TestCaseError> {
         for release in &released {
             prop_assert!(release.waited <= rule.deadline, "{release:?}");
         }
@@ -306,7 +306,7 @@ mod tests {
         numbers(buffer.release(at(millis), &ReleaseRule { paths: vec![A, B], deadline: DEADLINE }))
     }
 
-    fn numbers(released: Vec<Release>) -> Vec<u64> {
+    fn numbers(released: Vec<ReleasedDatagram>) -> Vec<u64> {
         released.into_iter().map(|release| release.sequence).collect()
     }
 

@@ -212,6 +212,8 @@ fn datagrams_that_arrive_before_their_flow_is_open_are_delivered() {
     let accepted = SessionEvent::Accepted { flow, lane: STRIPE, target: "target".to_owned() };
     assert!(pair.events[1].contains(&accepted));
     assert_eq!(pair.received_numbers(flow), (0..10).collect::<Vec<_>>());
+    let paths = pair.ends[1].status(pair.now).paths;
+    assert_eq!(paths.iter().map(|path| path.counters.datagrams_received).sum::<u64>(), 10);
 }
 
 #[test]

@@ -28,13 +28,17 @@ fn start(name: &str, network: Network, modes: &[&str]) -> (TestLink, Vec<EchoSer
     (link, servers)
 }
 
-/// Sends numbered datagrams; `at` is called before each.
-fn send(client: &UdpSocket, count: u32, at: impl Fn(u32)) {
-    for number in 1..=count {
-        at(number);
-        client.send(&numbered(number, 400)).unwrap();
-        thread::sleep(PACE);
-    }
+/// Sends numbered datagrams, and returns the numbers of the answers; `at` is called before each.
+fn exchange(client: &UdpSocket, count: u32, at: impl Fn(u32)) -> Vec<u32> {
+    thread::scope(|scope| {
+        let answers = scope.spawn(|| answers(client));
+        for number in 1..=count {
+            at(number);
+            client.send(&numbered(number, 400)).unwrap();
+            thread::sleep(PACE);
+        }
+        answers.join().unwrap()
+    })
 }
 
 fn offered(network: &Network) -> Vec<u64> {
@@ -48,8 +52,7 @@ fn a_striped_flow_uses_paths_of_different_delays_and_arrives_in_order_in_both_di
     let client = link.udp_client(0);
     wait_answer(&client, &numbered(0, 400));
     let before = offered(link.network());
-    send(&client, 600, |_| {});
-    let answered: Vec<u32> = answers(&client).into_iter().filter(|number| *number > 0).collect();
+    let answered = exchange(&client, 600, |_| {});
     let arrived: Vec<u32> = servers[0].numbers().into_iter().filter(|number| *number > 0).collect();
     assert!(arrived.is_sorted() && answered.is_sorted(), "{arrived:?}");
     // A busy machine may delay a datagram beyond the deadline.
@@ -81,8 +84,7 @@ fn a_duplicated_flow_survives_losses_that_a_pinned_flow_suffers() {
     let lost = |index: usize| {
         let client = link.udp_client(index);
         wait_answer(&client, &numbered(0, 400));
-        send(&client, 1_000, |_| {});
-        answers(&client);
+        exchange(&client, 1_000, |_| {});
         let mut arrived = servers[index].numbers();
         arrived.retain(|number| *number > 0);
         let count = arrived.len();
@@ -112,12 +114,11 @@ fn a_black_hole_costs_a_duplicated_flow_no_datagram() {
     let client = link.udp_client(0);
     wait_answer(&client, &numbered(0, 400));
     let network = link.network();
-    send(&client, 600, |number| match number {
+    let answered = exchange(&client, 600, |number| match number {
         100 => network.path(1).black_hole(true),
         400 => network.path(1).black_hole(false),
         _ => {}
     });
-    let answered = answers(&client);
     let mut arrived = servers[0].numbers();
     arrived.retain(|number| *number > 0);
     assert_eq!((arrived.len(), answered.len()), (600, 600));
