@@ -76,6 +76,7 @@ fn anthropic_type(error: &ApiError) -> &'static str {
         | ApiError::Framing
         | ApiError::Method { .. }
         | ApiError::Conflict { .. }
+        | ApiError::NotJson
         | ApiError::BodyTimeout => "invalid_request_error",
         ApiError::BodyTooLarge { .. } => "request_too_large",
         ApiError::Unauthenticated => "authentication_error",
@@ -84,7 +85,9 @@ fn anthropic_type(error: &ApiError) -> &'static str {
         | ApiError::ModelForbidden { .. }
         | ApiError::DatasourceForbidden { .. }
         | ApiError::InvalidTicket { .. }
-        | ApiError::ForeignOrigin => "permission_error",
+        | ApiError::ForeignOrigin
+        | ApiError::UnknownHost { .. }
+        | ApiError::Forwarded => "permission_error",
         ApiError::NoRoute | ApiError::NotFound { .. } | ApiError::NoModel { .. } => "not_found_error",
         ApiError::RateLimited { .. } => "rate_limit_error",
         ApiError::QueueFull { .. }

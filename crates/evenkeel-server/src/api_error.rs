@@ -56,8 +56,23 @@ pub enum ApiError {
     #[error("the ticket of this request is not valid: {reason}")]
     InvalidTicket { reason: String },
     /// A web page of another site sent the request.
-    #[error("requests from web pages of another origin are not allowed")]
+    #[error(
+        "requests from web pages of another origin are not allowed; cors_origins of [server] lists the exceptions"
+    )]
     ForeignOrigin,
+    /// The request names this server by a name that may be an attacker's (DNS rebinding).
+    #[error(
+        "{host:?} is not a name of this server; list its names in hosts of [server], or use its IP address"
+    )]
+    UnknownHost { host: String },
+    /// A proxy forwarded the request to a server that is open to clients on this machine only.
+    #[error(
+        "this server has no tenants, so it serves only clients on this machine, and a proxy forwarded this request; \
+         add a tenant, or set allow_open to serve everybody whom the proxy lets in"
+    )]
+    Forwarded,
+    #[error("a body needs the header `Content-Type: application/json`")]
+    NotJson,
     #[error("no route matches this path")]
     NoRoute,
     #[error("method not allowed: this path accepts {allow}")]
@@ -183,6 +198,9 @@ impl ApiError {
             Self::DatasourceForbidden { .. } => (403, "permission_error", "datasource_forbidden"),
             Self::InvalidTicket { .. } => (403, "permission_error", "invalid_ticket"),
             Self::ForeignOrigin => (403, "permission_error", "foreign_origin"),
+            Self::UnknownHost { .. } => (403, "permission_error", "unknown_host"),
+            Self::Forwarded => (403, "permission_error", "forwarded_request"),
+            Self::NotJson => (415, "invalid_request_error", "unsupported_media_type"),
             Self::NoRoute => (404, "invalid_request_error", "unknown_url"),
             Self::Method { .. } => (405, "invalid_request_error", "method_not_allowed"),
             Self::NotFound { .. } => (404, "invalid_request_error", "not_found"),

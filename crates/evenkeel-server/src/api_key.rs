@@ -23,12 +23,19 @@ const KEY_LEN_MAX: usize = 256;
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const API_KEY: HeaderName = HeaderName::from_static("api-key");
+const KEY_HEADERS: [HeaderName; 3] = [AUTHORIZATION, X_API_KEY, API_KEY];
 
 /// Generates a new key. Only its hash is stored.
 pub fn make_key() -> Result<String, ring::error::Unspecified> {
     let mut bytes = [0; 32];
     SystemRandom::new().fill(&mut bytes)?;
     Ok(format!("{KEY_PREFIX}{}", hex(&bytes)))
+}
+
+/// Reports whether a text has the form of a key that [`make_key`] generates.
+pub fn is_generated(text: &str) -> bool {
+    let digits = text.strip_prefix(KEY_PREFIX).unwrap_or_default();
+    digits.len() == 64 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
 /// SHA-256 of a key, formatted as `sha256:` followed by 64 hexadecimal digits.
@@ -100,10 +107,10 @@ pub struct KeyHashError;
 /// Two different keys are an error: it is unclear which of them the client means.
 pub fn credential(headers: &HeaderMap) -> Result<&str, ApiError> {
     let mut found = None;
-    for name in [&AUTHORIZATION, &X_API_KEY, &API_KEY] {
+    for name in &KEY_HEADERS {
         for value in headers.get_all(name) {
             let value = value.to_str().map_err(|_| ApiError::Unauthenticated)?.trim();
-            let key = if name == AUTHORIZATION { bearer(value)? } else { value };
+            let key = if *name == AUTHORIZATION { bearer(value)? } else { value };
             if found.is_some_and(|other| other != key) {
                 return Err(ApiError::Unauthenticated);
             }
@@ -111,6 +118,11 @@ pub fn credential(headers: &HeaderMap) -> Result<&str, ApiError> {
         }
     }
     check_length(found.ok_or(ApiError::Unauthenticated)?)
+}
+
+/// Reports whether a request has a header for an API key, valid or not.
+pub(crate) fn has_credential(headers: &HeaderMap) -> bool {
+    KEY_HEADERS.iter().any(|name| headers.contains_key(name))
 }
 
 /// Rejects an empty key, and one that is too long to hash.
@@ -183,7 +195,7 @@ mod tests {
     fn keys_are_long_and_differ() {
         let one = make_key().unwrap();
         let other = make_key().unwrap();
-        assert_eq!(one.len(), 3 + 64);
+        assert!(is_generated(&one) && !is_generated(&one[1..]) && !is_generated(&one[..66]));
         assert_ne!(one, other);
     }
 }

@@ -17,7 +17,7 @@ pub fn add_routes(cluster: &Arc<Cluster>, routes: &mut Routes) -> Result<(), Rou
         let response = cluster.serve_poll(call.request.headers());
         async move { Ok(response.map_or_else(reject, |response| response.map(full))) }
     });
-    routes.add(Method::GET, POLL_PATH, Access::Public, poll)
+    routes.add(Method::GET, POLL_PATH, Access::Unchecked, poll)
 }
 
 /// Responds with the status from which the poller derives the cause.

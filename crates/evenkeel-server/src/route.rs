@@ -3,6 +3,7 @@
 //! Limits: at most 1024 routes; a lookup costs one hash and a comparison per prefix. Paths are compared byte by byte, as
 //! sent: case matters, and nothing is decoded.
 
+use core::net::SocketAddr;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashMap;
@@ -18,17 +19,24 @@ use http_body_util::{BodyExt, LengthLimitError};
 use crate::api_error::ApiError;
 use crate::body::{self, RequestBody, Response};
 use crate::disconnect::Disconnect;
+use crate::origin::is_api;
 use crate::tenant::{Access, Caller};
 
 /// Prefix that stands for every account number.
 const ACCOUNT: &str = "/{account}/";
 pub const ROUTES_MAX: usize = 1024;
+const LIVE: &str = "/livez";
+const READY: &str = "/readyz";
+/// Path of the metrics, if the table has one.
+pub const METRICS: &str = "/metrics";
 
 /// A request as passed to a handler, with its authenticated caller.
 pub struct ServerRequest {
     /// The request; its body is not read yet.
     pub request: http::Request<RequestBody>,
     pub caller: Caller,
+    /// Address of the client, or of the last proxy.
+    pub peer: SocketAddr,
     /// Signals a client disconnect.
     pub disconnect: Disconnect,
     /// Id of the request, echoed in the response.
@@ -102,6 +110,7 @@ pub enum RateLimit {
 }
 
 /// One method of a path, and its handler.
+#[derive(Clone)]
 pub struct Route {
     pub method: Method,
     pub access: Access,
@@ -137,13 +146,13 @@ impl Routes {
         let probe = |handler| {
             vec![Route {
                 method: Method::GET,
-                access: Access::Public,
+                access: Access::Unchecked,
                 rate_limit: RateLimit::Server,
                 handler,
                 error_format: openai_error,
             }]
         };
-        let exact = [("/livez".to_owned(), probe(live)), ("/readyz".to_owned(), probe(ready))];
+        let exact = [(LIVE.to_owned(), probe(live)), (READY.to_owned(), probe(ready))];
         Self { exact: exact.into(), prefixes: Vec::new(), len: 2 }
     }
 
@@ -193,6 +202,30 @@ impl Routes {
         &mut self.prefixes[index].1
     }
 
+    /// Splits the table for two listeners; returns that of the public and that of the admin listener.
+    ///
+    /// The admin listener gets the native API, the metrics and the probes. The public one keeps the probes, and of the
+    /// native API only what tenants use, where it accepts no admin key.
+    pub fn split_admin(self) -> (Self, Self) {
+        let mut public = Self { exact: HashMap::new(), prefixes: Vec::new(), len: 0 };
+        let mut admin = Self { exact: HashMap::new(), prefixes: Vec::new(), len: 0 };
+        for (path, routes) in self.exact {
+            let (of_public, of_admin) = split_routes(&path, routes);
+            public.len += of_public.len();
+            admin.len += of_admin.len();
+            public.exact.extend((!of_public.is_empty()).then(|| (path.clone(), of_public)));
+            admin.exact.extend((!of_admin.is_empty()).then_some((path, of_admin)));
+        }
+        for (prefix, routes) in self.prefixes {
+            let (of_public, of_admin) = split_routes(&prefix, routes);
+            public.len += of_public.len();
+            admin.len += of_admin.len();
+            public.prefixes.extend((!of_public.is_empty()).then(|| (prefix.clone(), of_public)));
+            admin.prefixes.extend((!of_admin.is_empty()).then_some((prefix, of_admin)));
+        }
+        (public, admin)
+    }
+
     /// Finds the route of a request; `GET` also handles `HEAD`, unless that has its own route.
     pub(crate) fn find(&self, method: &Method, path: &str) -> Result<&Route, RouteMiss> {
         let prefixed = || self.prefixes.iter().find(|(prefix, _)| path.starts_with(prefix));
@@ -209,6 +242,19 @@ impl Routes {
             RouteMiss { error: ApiError::Method { allow: methods.join(", ") }, error_format }
         })
     }
+}
+
+/// Splits the routes of a path into those of the public and those of the admin listener.
+fn split_routes(path: &str, routes: Vec<Route>) -> (Vec<Route>, Vec<Route>) {
+    if matches!(path, LIVE | READY) {
+        return (routes.clone(), routes);
+    }
+    if !is_api(path) && path != METRICS {
+        return (routes, Vec::new());
+    }
+    let for_tenants = routes.iter().filter(|route| route.access == Access::TenantOrAdmin);
+    let public = for_tenants.map(|route| Route { access: Access::Tenant, ..route.clone() }).collect();
+    (public, routes)
 }
 
 /// Reports whether the first segment of a path is an account number.
@@ -303,7 +349,7 @@ mod tests {
     #[test]
     fn get_routes_handle_head() {
         let table = table(&[(Method::POST, "/a", Access::Tenant)]);
-        assert_eq!(found(&table, Method::HEAD, "/livez"), Ok(Access::Public));
+        assert_eq!(found(&table, Method::HEAD, "/livez"), Ok(Access::Unchecked));
         assert!(found(&table, Method::HEAD, "/a").is_err());
     }
 
@@ -317,6 +363,25 @@ mod tests {
         let rule = "must be a path such as `/a/b`, or a prefix such as `/a/*`";
         assert_eq!(error("/b*"), format!("invalid route \"/b*\": {rule}"));
         assert_eq!(error("b"), format!("invalid route \"b\": {rule}"));
+    }
+
+    #[test]
+    fn the_admin_listener_takes_the_native_api_and_leaves_tenants_their_part() {
+        let (public, admin) = table(&[
+            (Method::POST, "/v1/*", Access::Tenant),
+            (Method::GET, "/api/nodes", Access::Admin),
+            (Method::GET, "/api/queues/*", Access::TenantOrAdmin),
+            (Method::GET, "/metrics", Access::Public),
+        ])
+        .split_admin();
+        let both = |method: Method, path: &str| {
+            (found(&public, method.clone(), path).ok(), found(&admin, method, path).ok())
+        };
+        assert_eq!(both(Method::GET, "/livez"), (Some(Access::Unchecked), Some(Access::Unchecked)));
+        assert_eq!(both(Method::POST, "/v1/x"), (Some(Access::Tenant), None));
+        assert_eq!(both(Method::GET, "/api/nodes"), (None, Some(Access::Admin)));
+        assert_eq!(both(Method::GET, "/api/queues/q"), (Some(Access::Tenant), Some(Access::TenantOrAdmin)));
+        assert_eq!(both(Method::GET, "/metrics"), (None, Some(Access::Public)));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use hyper::body::{Body as _, Incoming};
 use crate::api_error::ApiError;
 use crate::body::Response;
 use crate::disconnect::{Disconnect, RequestGuard, TrackedBody};
+use crate::origin::{check_json, is_api};
 use crate::request_id::{REQUEST_ID, RequestIds};
 use crate::route::{HandlerFuture, RateLimit, Route, RouteMiss, Routes, ServerRequest};
 use crate::tenant::{Authenticator, Caller};
@@ -86,7 +87,11 @@ impl RequestService {
         }
         check_single_values(request.headers())?;
         let route = route?;
+        self.auth.check_site(route.access, request.headers(), request.uri())?;
         let caller = self.auth.caller(route.access, request.headers(), peer)?;
+        if is_api(request.uri().path()) && !request.body().is_end_stream() {
+            check_json(request.headers())?;
+        }
         let bytes_max = self.body_bytes_max as u64;
         if bytes_max < request.body().size_hint().lower() {
             return Err(ApiError::BodyTooLarge { bytes_max });
@@ -100,6 +105,7 @@ impl RequestService {
         let request = ServerRequest {
             request,
             caller,
+            peer,
             disconnect,
             request_id,
             accepted_at,

@@ -14,12 +14,13 @@ use evenkeel_policy::id::TenantId;
 use evenkeel_policy::interner::Interner;
 use evenkeel_policy::time::Instant;
 use evenkeel_policy::weight::Weight;
-use http::HeaderMap;
+use http::{HeaderMap, Uri};
 use parking_lot::{Mutex, RwLock};
 use ring::digest::{SHA256, digest};
 
 use crate::api_error::{ApiError, RateLimitKind};
-use crate::api_key::{KeyHash, check_length, credential};
+use crate::api_key::{KeyHash, check_length, credential, has_credential};
+use crate::origin::{TrustedSites, is_api, is_local};
 use crate::rate_window::{MinuteWindow, RateDecision};
 
 pub const TENANTS_MAX: usize = 10_000;
@@ -166,13 +167,16 @@ fn check_rate(rate: RateLimitKind, decision: RateDecision) -> Result<(), ApiErro
 /// Authentication that a route requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// No authentication: probes, and routes whose API checks credentials itself.
+    /// The server checks nothing: probes, and routes whose handler checks what the server otherwise does, because the
+    /// signature of a peer may replace a key.
+    Unchecked,
+    /// No authentication: public pages, and routes whose API checks credentials itself.
     Public,
     /// A tenant's API key; not required in open mode.
     Tenant,
-    /// An admin key; without configured admin keys, a connection from this machine.
+    /// An admin key, from any address and in open mode too.
     Admin,
-    /// A tenant's API key or an admin key.
+    /// A tenant's API key or an admin key; in open mode a request without a key is the open tenant's.
     TenantOrAdmin,
 }
 
@@ -313,9 +317,9 @@ impl Tenants {
         tenant.check_active()
     }
 
-    fn is_admin(&self, headers: &HeaderMap) -> Result<bool, ApiError> {
-        let hash = KeyHash::of(credential(headers)?);
-        Ok(self.admin.iter().fold(false, |found, known| known.matches(&hash) | found))
+    fn is_admin_key(&self, key: &str) -> bool {
+        let hash = KeyHash::of(key);
+        self.admin.iter().fold(false, |found, known| known.matches(&hash) | found)
     }
 }
 
@@ -329,8 +333,8 @@ fn check_distinct(keys: &[(KeyHash, Arc<Tenant>)], admin: &[KeyHash]) -> Result<
     }
 }
 
-/// Reachability of a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reachability of a listener, from the safest to the most exposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exposure {
     /// From this machine only.
     Loopback,
@@ -340,12 +344,13 @@ pub enum Exposure {
     Clear,
 }
 
-/// Policy for a listener that other machines reach without TLS or without tenants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InsecurePolicy {
-    Refuse,
-    /// The operator allows it explicitly.
-    Allow,
+/// Insecure listeners that the operator allows explicitly; by default none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InsecurePolicy {
+    /// Serve other machines without tenants, so that everybody who reaches the server is served.
+    pub allow_open: bool,
+    /// Serve other machines with tenants but without TLS, so that API keys travel in clear text.
+    pub allow_plaintext: bool,
 }
 
 /// Authenticates callers against the current tenant table.
@@ -355,15 +360,21 @@ pub struct Authenticator {
     tenants: RwLock<Arc<Tenants>>,
     exposure: Exposure,
     insecure: InsecurePolicy,
+    sites: TrustedSites,
 }
 
 impl Authenticator {
     /// Creates the authenticator of a listener; fails if that would be insecure and `insecure` refuses it.
     pub fn new(tenants: Tenants, exposure: Exposure, insecure: InsecurePolicy) -> Result<Self, TenantsError> {
-        check_exposure(&tenants, exposure, insecure)?;
+        check_exposure(tenants.len(), exposure, insecure)?;
         let origin = std::time::Instant::now();
         let tenants = RwLock::new(Arc::new(tenants));
-        Ok(Self { origin, tenants, exposure, insecure })
+        Ok(Self { origin, tenants, exposure, insecure, sites: TrustedSites::default() })
+    }
+
+    /// Sets the names of this server and the sites whose pages may use it.
+    pub fn with_sites(self, sites: TrustedSites) -> Self {
+        Self { sites, ..self }
     }
 
     /// Returns the current time of the clock that all rate limits use.
@@ -384,19 +395,48 @@ impl Authenticator {
     ) -> Result<Vec<TenantId>, TenantsError> {
         let mut current = self.tenants.write();
         let (next, removed) = current.next(tenants, admin)?;
-        check_exposure(&next, self.exposure, self.insecure)?;
+        check_exposure(next.len(), self.exposure, self.insecure)?;
         *current = Arc::new(next);
         Ok(removed)
     }
 
+    /// Rejects a request to a route that a web page of another site may have sent, where no key protects the route, and
+    /// on the native API always.
+    pub(crate) fn check_site(&self, access: Access, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
+        match access {
+            Access::Unchecked => Ok(()),
+            _ if self.tenants().is_empty() || is_api(uri.path()) => self.sites.check(headers, uri),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks a request of a route with [`Access::Unchecked`] as the server checks those of other routes.
+    pub fn check_request(&self, headers: &HeaderMap, uri: &Uri, peer: SocketAddr) -> Result<(), ApiError> {
+        self.check_site(Access::Public, headers, uri)?;
+        self.check_local(headers, peer)
+    }
+
+    /// Rejects a request from another machine if this server has no tenants and is meant for this machine only.
+    fn check_local(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(), ApiError> {
+        if self.insecure.allow_open || !self.tenants().is_empty() || is_local(headers, peer) {
+            return Ok(());
+        }
+        Err(ApiError::Forwarded)
+    }
+
     /// Authenticates the caller of a route.
     pub fn caller(&self, access: Access, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
-        match access {
-            Access::Public => Ok(Caller::Public),
-            Access::Tenant => self.tenants().tenant(headers).map(Caller::Tenant),
-            Access::Admin => self.admin(headers, peer),
-            Access::TenantOrAdmin => self.tenant_or_admin(headers, peer),
+        let caller = match access {
+            Access::Unchecked => return Ok(Caller::Public),
+            Access::Public => Caller::Public,
+            Access::Tenant => Caller::Tenant(self.tenants().tenant(headers)?),
+            Access::Admin => return self.admin(headers),
+            Access::TenantOrAdmin => self.tenant_or_admin(headers)?,
+        };
+        if !matches!(caller, Caller::Admin) {
+            self.check_local(headers, peer)?;
         }
+        Ok(caller)
     }
 
     /// Authenticates a tenant by the API key in one of the usual headers.
@@ -425,45 +465,45 @@ impl Authenticator {
         tenants.tenant_with_key(check_length(key)?)
     }
 
-    fn tenant_or_admin(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
+    fn tenant_or_admin(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let tenants = self.tenants();
-        // In open mode a caller that is not an administrator is the open tenant.
-        if tenants.is_empty() {
-            return self.admin(headers, peer).or_else(|_| tenants.tenant(headers).map(Caller::Tenant));
+        if tenants.is_empty() && !has_credential(headers) {
+            return Ok(Caller::Tenant(tenants.open.clone()));
         }
-        match tenants.tenant(headers) {
-            Ok(tenant) => Ok(Caller::Tenant(tenant)),
-            Err(ApiError::TenantDisabled) => Err(ApiError::TenantDisabled),
-            // A wrong key is an error, even where a request without a key would be an administrator's.
-            Err(error) if tenants.admin.is_empty() && credential(headers).is_ok() => Err(error),
-            Err(error) => self.admin(headers, peer).map_err(|_| error),
+        let key = credential(headers)?;
+        match tenants.tenant_with_key(key) {
+            Err(ApiError::Unauthenticated) if tenants.is_admin_key(key) => Ok(Caller::Admin),
+            result => result.map(Caller::Tenant),
         }
     }
 
-    fn admin(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
-        let tenants = self.tenants();
-        let allowed = if tenants.admin.is_empty() {
-            // On an exposed listener, a local peer may be a proxy for remote callers.
-            self.exposure == Exposure::Loopback && peer.ip().is_loopback()
+    fn admin(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        if self.tenants().is_admin_key(credential(headers)?) {
+            Ok(Caller::Admin)
         } else {
-            tenants.is_admin(headers)?
-        };
-        if allowed { Ok(Caller::Admin) } else { Err(ApiError::AdminOnly) }
+            Err(ApiError::AdminOnly)
+        }
     }
 }
 
-fn check_exposure(
-    tenants: &Tenants,
+/// Rejects a listener that other machines reach without tenants or without TLS, unless the operator allows it.
+pub fn check_exposure(
+    tenants: usize,
     exposure: Exposure,
     insecure: InsecurePolicy,
 ) -> Result<(), TenantsError> {
-    match (exposure, insecure) {
-        (Exposure::Loopback, _) | (_, InsecurePolicy::Allow) => Ok(()),
-        (Exposure::Clear | Exposure::Tls, InsecurePolicy::Refuse) if tenants.is_empty() => {
-            Err(TenantsError::Open)
+    match exposure {
+        Exposure::Loopback => Ok(()),
+        Exposure::Tls | Exposure::Clear if tenants == 0 => {
+            if insecure.allow_open {
+                Ok(())
+            } else {
+                Err(TenantsError::Open)
+            }
         }
-        (Exposure::Clear, InsecurePolicy::Refuse) => Err(TenantsError::Clear),
-        (Exposure::Tls, InsecurePolicy::Refuse) => Ok(()),
+        Exposure::Tls => Ok(()),
+        Exposure::Clear if insecure.allow_plaintext => Ok(()),
+        Exposure::Clear => Err(TenantsError::Clear),
     }
 }
 
@@ -483,10 +523,13 @@ pub enum TenantsError {
     #[error("a key of tenant {name:?} is listed twice")]
     DuplicateKey { name: String },
     /// Callers on other machines would be served without authentication.
-    #[error("no tenants, and the listener is not on loopback")]
+    #[error("no tenants, and the listener is not on loopback; allow_open (--allow-open) allows it")]
     Open,
     /// API keys would be sent in clear text.
-    #[error("no TLS, and the listener is not on loopback")]
+    #[error(
+        "no TLS, and the listener is not on loopback, so that API keys travel in clear text; allow_plaintext \
+         (--allow-plaintext) allows it, allow_open does not"
+    )]
     Clear,
 }
 

@@ -80,7 +80,7 @@ impl TestNode {
     }
 
     pub fn get(&self, path: &str) -> RawResponse {
-        read(self.open(&format!("GET {path} HTTP/1.1\r\nhost: sim\r\nconnection: close\r\n\r\n")))
+        read(self.open(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")))
     }
 
     pub fn post(&self, path: &str, body: &Value) -> RawResponse {
@@ -95,7 +95,7 @@ impl TestNode {
     pub fn send(&self, path: &str, body: &Value) -> TcpStream {
         let body = body.to_string();
         self.open(&format!(
-            "POST {path} HTTP/1.1\r\nhost: sim\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         ))
     }

@@ -15,7 +15,6 @@ use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_scheduler::RequestScheduler;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
-use evenkeel_server::origin::{Protection, check_origin};
 use evenkeel_server::route::{Handler, RateLimit, Route, RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::scheduling::ScheduledTenants;
 use evenkeel_server::sigv4::SignatureVerifier;
@@ -151,7 +150,7 @@ impl SqlApi {
             let route = Route {
                 method: Method::POST,
                 // The handler authenticates: a ticket of a peer replaces the API key.
-                access: Access::Public,
+                access: Access::Unchecked,
                 // A statement of an open transaction is served whatever the limits say, which only the body shows.
                 rate_limit: RateLimit::Handler,
                 handler,
@@ -162,7 +161,7 @@ impl SqlApi {
         let neon = Route {
             method: Method::POST,
             // The connection string has the API key.
-            access: Access::Public,
+            access: Access::Unchecked,
             rate_limit: RateLimit::Handler,
             handler: self.handler_with_errors(Operation::Neon, neon::error_response, neon::serve),
             error_format: neon::error_format,
@@ -173,7 +172,7 @@ impl SqlApi {
             let route = Route {
                 method: Method::POST,
                 // As above: the handler authenticates, and a request of an open transaction is always served.
-                access: Access::Public,
+                access: Access::Unchecked,
                 rate_limit: RateLimit::Handler,
                 handler: self.handler_with_errors(Operation::Hrana, hrana::error_response, hrana::serve),
                 error_format: hrana::error_format,
@@ -247,13 +246,12 @@ impl SqlApi {
         }
     }
 
-    /// Rejects requests of foreign web pages, unless they have a ticket, which no page can make up.
+    /// Rejects requests of foreign web pages in open mode, unless they have a ticket, which no page can make up.
     fn check(&self, call: &ServerRequest) -> Result<(), ApiError> {
         if call.request.extensions().get::<Ticket>().is_some() {
             return Ok(());
         }
-        let protection = if self.auth.tenants().is_empty() { Protection::None } else { Protection::ApiKey };
-        check_origin(call.request.headers(), call.request.uri(), protection)
+        self.auth.check_request(call.request.headers(), call.request.uri(), call.peer)
     }
 
     /// Replaces all tenants: sets their weights and concurrency limits.

@@ -63,7 +63,7 @@ pub(crate) fn add_routes(api: &Arc<SqlApi>, routes: &mut Routes) -> Result<(), R
         let route = Route {
             method: Method::POST,
             // The handler verifies the signature.
-            access: Access::Public,
+            access: Access::Unchecked,
             rate_limit: RateLimit::Handler,
             handler,
             error_format: error::error_format,

@@ -308,6 +308,9 @@ impl From<ApiError> for SqsError {
             | ApiError::DatasourceForbidden { .. }
             | ApiError::InvalidTicket { .. }
             | ApiError::ForeignOrigin
+            | ApiError::UnknownHost { .. }
+            | ApiError::Forwarded
+            | ApiError::NotJson
             | ApiError::NoRoute
             | ApiError::Method { .. }
             | ApiError::NotFound { .. }

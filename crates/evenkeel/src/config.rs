@@ -29,7 +29,7 @@ use std::path::Path;
 
 use evenkeel_llm::NodeOptions;
 use evenkeel_pipeline::PipelineOptions;
-use evenkeel_server::tenant::{Exposure, InsecurePolicy, TenantSettings, TenantsError};
+use evenkeel_server::tenant::{TenantSettings, check_exposure};
 use serde_json::{Map, Value as Json};
 use toml::de::DeTable;
 
@@ -110,18 +110,21 @@ impl Config {
         })
     }
 
-    /// Rejects a non-loopback listener without tenants or without TLS, unless `allow_open` is set.
+    /// Rejects a non-loopback listener without tenants or without TLS, unless `allow_open` or `allow_plaintext` is set.
     ///
     /// `tenants` is the number of tenants in the config file and the data directory.
     pub fn check_exposure(&self, tenants: usize) -> Result<(), ConfigErrors> {
-        let error = match (self.server.exposure(), self.server.insecure) {
-            (Exposure::Loopback, _) | (_, InsecurePolicy::Allow) => return Ok(()),
-            (Exposure::Clear, InsecurePolicy::Refuse) if tenants > 0 => TenantsError::Clear,
-            (Exposure::Tls, InsecurePolicy::Refuse) if tenants > 0 => return Ok(()),
-            (Exposure::Clear | Exposure::Tls, InsecurePolicy::Refuse) => TenantsError::Open,
-        };
-        let message = format!("{error}; allow_open (--allow-open) allows it");
-        Err(ConfigErrors::at(self.server.origins.listen.clone(), message))
+        let server = &self.server;
+        let origin = server.origins.listen.clone();
+        check_exposure(tenants, server.exposure_of(server.listen), server.insecure)
+            .map_err(|error| ConfigErrors::at(origin, error))?;
+        let Some(admin) = server.admin_listen else { return Ok(()) };
+        let origin = server.origins.admin_listen.clone();
+        let exposure = server.exposure_of(admin);
+        // The admin key travels on this listener even without tenants.
+        check_exposure(tenants, exposure, server.insecure)
+            .and_then(|()| check_exposure(tenants.max(1), exposure, server.insecure))
+            .map_err(|error| ConfigErrors::at(origin, error))
     }
 
     /// Returns the line, variable or flag that set `[server.tls]`.

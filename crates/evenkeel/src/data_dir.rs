@@ -1,7 +1,7 @@
 //! The data directory: durable state of one server, protected by a file lock.
 //!
 //! Guarantees: one process at a time holds the lock; the operating system releases it when the process ends, even by
-//! a crash. A process that finds the lock held by a server gets that server's URL.
+//! a crash. A process that finds the lock held by a server gets that server's URLs.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 const LOCK: &str = "lock";
-/// Maximum number of bytes read as the server's URL.
+/// Maximum number of bytes read as the server's URLs.
 const URL_BYTES_MAX: u64 = 1_024;
 /// Delay between attempts while another process holds the lock and has not announced a URL.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -31,9 +31,15 @@ pub struct DataDir {
 pub enum DataDirClaim {
     Locked(DataDir),
     /// A running server holds the lock.
-    InUse {
-        url: String,
-    },
+    InUse(ServerUrls),
+}
+
+/// URLs of a running server, for clients on its machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerUrls {
+    pub public: String,
+    /// URL of the native API; that of the admin listener if there is one.
+    pub admin: String,
 }
 
 impl DataDir {
@@ -56,28 +62,34 @@ impl DataDir {
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => return Err(io_error(error)),
             }
-            if let Some(url) = read_url(&lock).map_err(io_error)? {
-                return Ok(DataDirClaim::InUse { url });
+            if let Some(urls) = read_urls(&lock).map_err(io_error)? {
+                return Ok(DataDirClaim::InUse(urls));
             }
             thread::sleep(RETRY_INTERVAL);
         }
         Err(DataDirError::Busy { path: path.to_owned() })
     }
 
-    /// Returns the URL of the server that holds the lock. Neither creates nor locks the directory.
-    pub fn server_url(path: &Path) -> Option<String> {
+    /// Returns the URLs of the server that holds the lock. Neither creates nor locks the directory.
+    pub fn server_urls(path: &Path) -> Option<ServerUrls> {
         let lock = File::open(path.join(LOCK)).ok()?;
         match lock.try_lock_shared() {
-            Err(TryLockError::WouldBlock) => read_url(&lock).ok()?,
+            Err(TryLockError::WouldBlock) => read_urls(&lock).ok()?,
             Ok(()) | Err(TryLockError::Error(_)) => None,
         }
     }
 
-    /// Publishes the URL of the server that holds the lock.
-    pub fn announce(&mut self, url: &str) -> Result<(), DataDirError> {
+    /// Publishes the URLs of the server that holds the lock.
+    pub fn announce(&mut self, urls: &ServerUrls) -> Result<(), DataDirError> {
+        let text = format!("{}\n{}\n", urls.public, urls.admin);
         let truncated = self.lock.set_len(0).and_then(|()| self.lock.rewind());
-        let written = truncated.and_then(|()| writeln!(self.lock, "{url}"));
+        let written = truncated.and_then(|()| self.lock.write_all(text.as_bytes()));
         written.map_err(|error| DataDirError::Io { path: self.path.clone(), error })
+    }
+
+    /// Erases the URLs of the server, before its ports close.
+    pub fn retract(&mut self) -> Result<(), DataDirError> {
+        self.lock.set_len(0).map_err(|error| DataDirError::Io { path: self.path.clone(), error })
     }
 
     pub fn path(&self) -> &Path {
@@ -110,11 +122,14 @@ impl DataDir {
     }
 }
 
-/// Reads the URL of the server; `None` before it is announced.
-fn read_url(lock: &File) -> io::Result<Option<String>> {
-    let mut url = String::new();
-    Read::take(lock, URL_BYTES_MAX).read_to_string(&mut url)?;
-    Ok(url.strip_suffix('\n').map(str::to_owned))
+/// Reads the URLs of the server; `None` before they are announced.
+fn read_urls(lock: &File) -> io::Result<Option<ServerUrls>> {
+    let mut text = String::new();
+    Read::take(lock, URL_BYTES_MAX).read_to_string(&mut text)?;
+    let Some(text) = text.strip_suffix('\n') else { return Ok(None) };
+    // A server of an earlier version announces one URL.
+    let (public, admin) = text.split_once('\n').unwrap_or((text, text));
+    Ok(Some(ServerUrls { public: public.to_owned(), admin: admin.to_owned() }))
 }
 
 #[derive(Debug, Error)]
@@ -148,7 +163,7 @@ mod tests {
         fn lock(&self) -> DataDir {
             match DataDir::claim(&self.0).unwrap() {
                 DataDirClaim::Locked(data_dir) => data_dir,
-                DataDirClaim::InUse { url } => panic!("in use by {url}"),
+                DataDirClaim::InUse(urls) => panic!("in use by {urls:?}"),
             }
         }
     }
@@ -159,24 +174,29 @@ mod tests {
         }
     }
 
+    fn urls() -> ServerUrls {
+        ServerUrls { public: "http://127.0.0.1:1".to_owned(), admin: "http://127.0.0.1:2".to_owned() }
+    }
+
     #[test]
     fn a_second_process_gets_the_url_of_the_server_that_holds_the_lock() {
         let temp = TempPath::new("claim");
         let mut server = temp.lock();
-        server.announce("http://127.0.0.1:1").unwrap();
-        assert!(
-            matches!(DataDir::claim(&temp.0), Ok(DataDirClaim::InUse { url }) if url == "http://127.0.0.1:1")
-        );
-        assert_eq!(DataDir::server_url(&temp.0).as_deref(), Some("http://127.0.0.1:1"));
+        server.announce(&urls()).unwrap();
+        assert!(matches!(DataDir::claim(&temp.0), Ok(DataDirClaim::InUse(announced)) if announced == urls()));
+        assert_eq!(DataDir::server_urls(&temp.0), Some(urls()));
+        server.retract().unwrap();
+        assert_eq!(DataDir::server_urls(&temp.0), None);
+        server.announce(&urls()).unwrap();
         drop(server);
-        assert_eq!(DataDir::server_url(&temp.0), None);
+        assert_eq!(DataDir::server_urls(&temp.0), None);
         drop(temp.lock());
     }
 
     #[test]
     fn locking_erases_the_url_of_a_dead_server() {
         let temp = TempPath::new("dead");
-        temp.lock().announce("http://127.0.0.1:1").unwrap();
+        temp.lock().announce(&urls()).unwrap();
         let next = temp.lock();
         assert_eq!(DataDir::read(next.path(), LOCK).unwrap(), Some(String::new()));
     }
@@ -198,7 +218,7 @@ mod tests {
     #[test]
     fn finding_the_server_url_does_not_create_the_directory() {
         let temp = TempPath::new("look");
-        assert_eq!(DataDir::server_url(&temp.0), None);
+        assert_eq!(DataDir::server_urls(&temp.0), None);
         assert!(!temp.0.exists());
     }
 

@@ -11,6 +11,7 @@ mod api;
 mod cluster;
 mod dispatch;
 mod links;
+mod listeners;
 mod nodes;
 mod preflight;
 mod queue;
@@ -22,14 +23,15 @@ mod traces;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_cluster::{Cluster, ClusterSecretError, ClusterStartError};
 use evenkeel_llm::{LlmApi, LlmError};
 use evenkeel_pipeline::RegistryError;
 use evenkeel_queue::queues::OpenError;
-use evenkeel_server::listener::{DrainReport, Listener};
+use evenkeel_server::api_key::KeyHash;
+use evenkeel_server::listener::DrainReport;
 use evenkeel_server::route::{Readiness, RouteError, Routes};
 use evenkeel_server::tenant::{Access, Authenticator, Tenants, TenantsError};
 use evenkeel_server::tls::Tls;
@@ -41,12 +43,11 @@ use evenkeel_telemetry::{Observer, PathMetrics, RegisterError, Registry, RouterM
 use evenkeel_upstream::{TlsRoots, Upstream};
 use parking_lot::Mutex;
 use thiserror::Error;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use crate::admin_key::{self, AdminKeyError};
 use crate::config::{Config, ConfigErrors, TelemetryConfig};
-use crate::data_dir::{DataDir, DataDirError};
+use crate::data_dir::{DataDir, DataDirError, ServerUrls};
 use crate::node_store::NodeStore;
 use crate::sqs_key::SqsKeyError;
 use crate::tenant_store::{TenantChange, TenantStore, TenantStoreError};
@@ -55,6 +56,7 @@ use actor_metrics::ActorMetrics;
 use cluster::SqlApiCell;
 use dispatch::{Dispatcher, WebhookClient};
 use links::GatewayLinks;
+use listeners::{Listeners, ServingListeners};
 use queue::QueueApi;
 use sql::OpenedSql;
 
@@ -67,10 +69,9 @@ use traces::Exporter;
 #[derive(Debug)]
 pub struct Gateway {
     address: SocketAddr,
-    url: String,
+    urls: ServerUrls,
     core: Arc<Core>,
-    stop: oneshot::Sender<()>,
-    serving: JoinHandle<io::Result<DrainReport>>,
+    serving: ServingListeners,
     dispatcher: Dispatcher,
     exporter: Option<Exporter>,
     /// Datasources by name, to be checked once the start is logged.
@@ -98,6 +99,8 @@ struct State {
     started: Config,
     /// Configuration of the last reload.
     config: Config,
+    /// The configured admin keys, or the one in the data directory.
+    admin_keys: Vec<KeyHash>,
     tenants: TenantStore,
     nodes: NodeStore,
     data_dir: DataDir,
@@ -110,14 +113,14 @@ impl Gateway {
         let StartupFiles { mut tenants, mut nodes, tls, roots, links: loaded_links } =
             StartupFiles::load(&config)?;
         nodes::drop_overridden(&mut nodes, &config.llm.options.nodes);
-        let listen_error = |error| StartError::Listen { address: server.listen, error };
-        let listener =
-            Listener::bind(server.listen, tls.clone(), server.limits.clone()).await.map_err(listen_error)?;
-        let address = listener.local_addr().map_err(listen_error)?;
-        let exposure = listener.exposure().map_err(listen_error)?;
+        let listeners = Listeners::bind(&server, tls.as_ref()).await?;
+        let address = listeners.address;
+        let urls = listeners.urls.clone();
+        let admin_keys = admin_key::hashes(&data_dir, &server.admin_key_hashes)?;
         tenants.update_accounts(&data_dir)?;
-        let tenant_table = Tenants::new(tenants.all(), server.admin_key_hashes.clone())?;
-        let auth = Arc::new(Authenticator::new(tenant_table, exposure, server.insecure)?);
+        let tenant_table = Tenants::new(tenants.all(), admin_keys.clone())?;
+        let auth = Authenticator::new(tenant_table, listeners.exposure, server.insecure)?;
+        let auth = Arc::new(auth.with_sites(server.sites));
 
         let registry = Registry::new();
         let router = RouterMetrics::new(&registry)?;
@@ -141,11 +144,11 @@ impl Gateway {
             sql::open(&config, &data_dir, auth.clone(), cluster.clone(), &registry).await?;
         sql_cell.get_or_init(|| Arc::downgrade(&sql));
         add_actor_metrics(&registry, &llm, &sql, cluster.as_ref())?;
-        let url = client_url(address, tls.is_some());
-        data_dir.announce(&url)?;
+        data_dir.announce(&urls)?;
         let metrics_access = config.telemetry.metrics;
         let queues_max = config.telemetry.queues_max;
-        let state = Mutex::new(State { started: config.clone(), config, tenants, nodes, data_dir });
+        let state =
+            Mutex::new(State { started: config.clone(), config, admin_keys, tenants, nodes, data_dir });
         let readiness = Readiness::default();
         let core =
             Arc::new(Core { auth, llm, queue, sql, cluster, links, registry, router, readiness, tls, state });
@@ -153,14 +156,9 @@ impl Gateway {
         // Starts after the nodes are restored, because a job for a model that no node serves fails.
         let dispatcher = core.start_dispatcher(webhooks, queues_max)?;
         let routes = core.routes(metrics_access)?;
-        let (stop, stopped) = oneshot::channel::<()>();
-        let auth = core.auth.clone();
-        let serving = tokio::spawn(async move {
-            // Dropping the gateway closes the channel and stops the listener too.
-            listener.serve(auth, routes, async { stopped.await.unwrap_or_default() }).await
-        });
+        let serving = listeners.serve(&core.auth, routes);
         core.readiness.ready();
-        Ok(Self { address, url, core, stop, serving, dispatcher, exporter, postgres })
+        Ok(Self { address, urls, core, serving, dispatcher, exporter, postgres })
     }
 
     /// Logs the startup line, and warnings: if there are no tenants, and, as soon as it is known, if a PostgreSQL server
@@ -168,7 +166,10 @@ impl Gateway {
     pub fn log_startup(&self) {
         let store = self.core.state.lock().describe_store();
         let apis = &["llm", "sqs", "sql"];
-        StartupLine { url: &self.url, apis, store: &store, tenants: self.tenants() }.log();
+        StartupLine { url: &self.urls.public, apis, store: &store, tenants: self.tenants() }.log();
+        if self.urls.admin != self.urls.public {
+            tracing::info!(target: "evenkeel", url = self.urls.admin, "the native API and the metrics are served here only");
+        }
         self.core.warn_if_open();
         for (name, source) in &self.postgres {
             tokio::spawn(sql::check_postgres(name.clone(), source.clone()));
@@ -182,7 +183,7 @@ impl Gateway {
 
     /// Returns the URL for clients on this machine.
     pub fn url(&self) -> &str {
-        &self.url
+        &self.urls.public
     }
 
     pub fn tenants(&self) -> usize {
@@ -208,10 +209,11 @@ impl Gateway {
         self.core.sql.drain(server.limits.drain_max).await;
         self.core.llm.shutdown();
         self.core.queue.sqs.shutdown();
-        // Fails only if the listener has already ended.
-        let _ = self.stop.send(());
-        let (report, ()) = tokio::join!(self.serving, self.dispatcher.stop(server.limits.drain_max));
-        let report = report.unwrap_or_else(|error| Err(io::Error::other(error)));
+        // Another process may take the port once the listener is closed, and must not get the admin key from the CLI.
+        if let Err(error) = self.core.state.lock().data_dir.retract() {
+            tracing::warn!(target: "evenkeel", %error, "could not remove the server's URL from the data directory");
+        }
+        let (report, ()) = tokio::join!(self.serving.stop(), self.dispatcher.stop(server.limits.drain_max));
         self.core.queue.queues.shutdown().await;
         self.core.sql.close().await;
         self.core.links.close().await;
@@ -258,12 +260,11 @@ impl Core {
     /// Validates a change to the tenants, stores it, then applies it.
     fn change_tenants(&self, change: TenantChange) -> Result<Option<Secret<String>>, ChangeError> {
         let mut state = self.state.lock();
-        let admin_key_hashes = state.config.server.admin_key_hashes.clone();
         let summary = change.to_string();
-        let (next, key) = state.tenants.apply(change, &admin_key_hashes)?;
+        let (next, key) = state.tenants.apply(change, &state.admin_keys)?;
         state.started.check_exposure(next.all().len())?;
         next.write(&state.data_dir)?;
-        self.auth.reload(next.all(), admin_key_hashes).map_err(TenantStoreError::Tenants)?;
+        self.auth.reload(next.all(), state.admin_keys.clone()).map_err(TenantStoreError::Tenants)?;
         self.set_tenants()?;
         state.tenants = next;
         tracing::info!(target: "evenkeel", tenants = self.auth.tenants().len(), "{summary}");
@@ -354,16 +355,6 @@ fn observer(
     Ok((observer, Some(Exporter::start(tracer, traces, roots.clone()))))
 }
 
-fn client_url(address: SocketAddr, tls: bool) -> String {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    let scheme = if tls { "https" } else { "http" };
-    format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
-}
-
 /// Error when changing the tenants.
 #[derive(Debug, Error)]
 enum ChangeError {
@@ -397,6 +388,8 @@ pub enum StartError {
     Llm(#[from] LlmError),
     #[error(transparent)]
     Queue(#[from] OpenError),
+    #[error(transparent)]
+    AdminKey(#[from] AdminKeyError),
     #[error(transparent)]
     SqsKey(#[from] SqsKeyError),
     #[error("datasource {name:?}: {reason}")]

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accounts;
+pub mod admin_key;
 pub mod config;
 pub mod data_dir;
 pub mod demo;

@@ -4,6 +4,8 @@ use super::*;
 use http::HeaderValue;
 
 const LOCAL: &str = "127.0.0.1:1";
+/// Allows everything.
+const OPEN_ALLOWED: InsecurePolicy = InsecurePolicy { allow_open: true, allow_plaintext: true };
 const REMOTE: &str = "192.0.2.1:1";
 
 fn tenant(name: &str, keys: &[&str]) -> TenantSettings {
@@ -13,7 +15,7 @@ fn tenant(name: &str, keys: &[&str]) -> TenantSettings {
 
 fn auth(tenants: Vec<TenantSettings>, admin: &[&str], exposure: Exposure) -> Authenticator {
     let admin = admin.iter().map(|key| KeyHash::of(key)).collect();
-    Authenticator::new(Tenants::new(tenants, admin).unwrap(), exposure, InsecurePolicy::Allow).unwrap()
+    Authenticator::new(Tenants::new(tenants, admin).unwrap(), exposure, OPEN_ALLOWED).unwrap()
 }
 
 fn call(auth: &Authenticator, access: Access, key: Option<&str>, peer: &str) -> Result<String, ApiError> {
@@ -74,36 +76,67 @@ fn all_lists_the_tenants_by_id_including_the_open_one() {
 }
 
 #[test]
-fn a_tenant_key_is_not_an_admin_key() {
-    let auth = auth(vec![tenant("a", &["ek-1"])], &["ek-root"], Exposure::Loopback);
-    assert_eq!(call(&auth, Access::Admin, Some("ek-1"), LOCAL), Err(ApiError::AdminOnly));
-    assert_eq!(call(&auth, Access::Admin, None, LOCAL), Err(ApiError::Unauthenticated));
-    assert_eq!(call(&auth, Access::Admin, Some("ek-root"), REMOTE), Ok("admin".to_owned()));
-    assert_eq!(call(&auth, Access::Tenant, Some("ek-root"), LOCAL), Err(ApiError::Unauthenticated));
+fn only_an_admin_key_administers_whatever_the_address() {
+    let tenants = || vec![tenant("a", &["ek-1"])];
+    for auth in [auth(tenants(), &["ek-root"], Exposure::Loopback), auth(vec![], &["ek-root"], Exposure::Tls)]
+    {
+        for peer in [LOCAL, REMOTE] {
+            let by = |key| call(&auth, Access::Admin, key, peer);
+            assert_eq!(by(None), Err(ApiError::Unauthenticated));
+            assert_eq!(by(Some("ek-1")), Err(ApiError::AdminOnly));
+            assert_eq!(by(Some("ek-typo")), Err(ApiError::AdminOnly));
+            assert_eq!(by(Some("ek-root")), Ok("admin".to_owned()));
+        }
+    }
+    let unkeyed = auth(tenants(), &[], Exposure::Loopback);
+    assert_eq!(call(&unkeyed, Access::Admin, Some("ek-1"), LOCAL), Err(ApiError::AdminOnly));
+    assert_eq!(call(&unkeyed, Access::Tenant, Some("ek-root"), LOCAL), Err(ApiError::Unauthenticated));
 }
 
 #[test]
 fn tenant_or_admin_routes_distinguish_tenants_from_administrators() {
-    let both = |auth: &Authenticator, key, peer| call(auth, Access::TenantOrAdmin, key, peer);
+    let both = |auth: &Authenticator, key| call(auth, Access::TenantOrAdmin, key, LOCAL);
     let keyed = auth(vec![tenant("a", &["ek-1"])], &["ek-root"], Exposure::Loopback);
-    assert_eq!(both(&keyed, Some("ek-1"), LOCAL), Ok("a".to_owned()));
-    assert_eq!(both(&keyed, Some("ek-root"), REMOTE), Ok("admin".to_owned()));
-    assert_eq!(both(&keyed, None, LOCAL), Err(ApiError::Unauthenticated));
-    let unkeyed = auth(vec![tenant("a", &["ek-1"])], &[], Exposure::Loopback);
-    assert_eq!(both(&unkeyed, None, LOCAL), Ok("admin".to_owned()));
-    assert_eq!(both(&unkeyed, Some("ek-typo"), LOCAL), Err(ApiError::Unauthenticated));
-    let open = auth(vec![], &[], Exposure::Loopback);
-    assert_eq!(both(&open, None, LOCAL), Ok("admin".to_owned()));
-    assert_eq!(both(&open, None, REMOTE), Ok("open".to_owned()));
+    assert_eq!(both(&keyed, Some("ek-1")), Ok("a".to_owned()));
+    assert_eq!(both(&keyed, Some("ek-root")), Ok("admin".to_owned()));
+    assert_eq!(both(&keyed, Some("ek-typo")), Err(ApiError::Unauthenticated));
+    assert_eq!(both(&keyed, None), Err(ApiError::Unauthenticated));
+    let open = auth(vec![], &["ek-root"], Exposure::Loopback);
+    assert_eq!(both(&open, None), Ok("open".to_owned()));
+    assert_eq!(both(&open, Some("ek-root")), Ok("admin".to_owned()));
+    assert_eq!(both(&open, Some("ek-typo")), Err(ApiError::Unauthenticated));
+    let off = TenantSettings { state: TenantState::Disabled, ..tenant("a", &["ek-1"]) };
+    let disabled = auth(vec![off], &["ek-root"], Exposure::Loopback);
+    assert_eq!(both(&disabled, Some("ek-1")), Err(ApiError::TenantDisabled));
 }
 
 #[test]
-fn without_an_admin_key_only_local_callers_administer() {
-    let local = auth(vec![], &[], Exposure::Loopback);
-    assert_eq!(call(&local, Access::Admin, None, LOCAL), Ok("admin".to_owned()));
-    assert_eq!(call(&local, Access::Admin, None, REMOTE), Err(ApiError::AdminOnly));
-    let exposed = auth(vec![], &[], Exposure::Tls);
-    assert_eq!(call(&exposed, Access::Admin, None, LOCAL), Err(ApiError::AdminOnly));
+fn an_open_server_on_loopback_serves_no_forwarded_request() {
+    let forwarded = |auth: &Authenticator, access, key: Option<&str>| {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-forwarded-for", HeaderValue::from_static("192.0.2.1"));
+        if let Some(key) = key {
+            headers.insert("x-api-key", HeaderValue::from_str(key).unwrap());
+        }
+        auth.caller(access, &headers, LOCAL.parse().unwrap()).map(drop)
+    };
+    let strict = |tenants| {
+        let tenants = Tenants::new(tenants, vec![KeyHash::of("ek-root")]).unwrap();
+        Authenticator::new(tenants, Exposure::Loopback, InsecurePolicy::default()).unwrap()
+    };
+    for access in [Access::Public, Access::Tenant, Access::TenantOrAdmin] {
+        assert_eq!(forwarded(&strict(vec![]), access, None), Err(ApiError::Forwarded), "{access:?}");
+        assert_eq!(forwarded(&auth(vec![], &[], Exposure::Loopback), access, None), Ok(()), "{access:?}");
+        assert_eq!(
+            forwarded(&strict(vec![tenant("a", &["ek-1"])]), access, Some("ek-1")),
+            Ok(()),
+            "{access:?}"
+        );
+    }
+    for access in [Access::Admin, Access::TenantOrAdmin] {
+        assert_eq!(forwarded(&strict(vec![]), access, Some("ek-root")), Ok(()), "{access:?}");
+    }
+    assert_eq!(forwarded(&strict(vec![]), Access::Unchecked, None), Ok(()), "probes work behind a proxy");
 }
 
 #[test]
@@ -113,19 +146,26 @@ fn an_exposed_listener_needs_tenants_and_tls_or_an_explicit_permission() {
     };
     let some = || vec![tenant("a", &["ek-1"])];
     use Exposure::{Clear, Loopback, Tls};
-    use InsecurePolicy::{Allow, Refuse};
-    assert_eq!(error(vec![], Loopback, Refuse), None);
-    assert_eq!(error(vec![], Clear, Refuse), Some(TenantsError::Open));
-    assert_eq!(error(vec![], Tls, Refuse), Some(TenantsError::Open));
-    assert_eq!(error(some(), Clear, Refuse), Some(TenantsError::Clear));
-    assert_eq!(error(some(), Tls, Refuse), None);
-    assert_eq!(error(vec![], Clear, Allow), None);
+    let refuse = InsecurePolicy::default();
+    let open = InsecurePolicy { allow_open: true, ..refuse };
+    let plaintext = InsecurePolicy { allow_plaintext: true, ..refuse };
+    assert_eq!(error(vec![], Loopback, refuse), None);
+    assert_eq!(error(some(), Loopback, refuse), None);
+    for exposed in [Clear, Tls] {
+        assert_eq!(error(vec![], exposed, refuse), Some(TenantsError::Open));
+        assert_eq!(error(vec![], exposed, plaintext), Some(TenantsError::Open));
+        assert_eq!(error(vec![], exposed, open), None);
+    }
+    assert_eq!(error(some(), Clear, refuse), Some(TenantsError::Clear));
+    assert_eq!(error(some(), Clear, open), Some(TenantsError::Clear));
+    assert_eq!(error(some(), Clear, plaintext), None);
+    assert_eq!(error(some(), Tls, refuse), None);
 }
 
 #[test]
 fn a_reload_cannot_open_an_exposed_listener() {
     let tenants = Tenants::new(vec![tenant("a", &["ek-1"])], vec![]).unwrap();
-    let auth = Authenticator::new(tenants, Exposure::Tls, InsecurePolicy::Refuse).unwrap();
+    let auth = Authenticator::new(tenants, Exposure::Tls, InsecurePolicy::default()).unwrap();
     assert_eq!(auth.reload(vec![], vec![]), Err(TenantsError::Open));
     assert_eq!(
         call(&auth, Access::Tenant, Some("ek-1"), REMOTE),

@@ -12,7 +12,7 @@ use crate::harness::{Setup, TestServer, read_until};
 async fn a_disconnect_before_the_response_is_detected() {
     let mut server = TestServer::start().await;
     let mut stream = server.connect().await;
-    stream.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    stream.write_all(b"GET /slow HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut disconnect = server.arrivals.recv().await.unwrap();
     assert_eq!(disconnect.end(), None);
     drop(stream);
@@ -23,7 +23,7 @@ async fn a_disconnect_before_the_response_is_detected() {
 async fn a_disconnect_during_a_response_is_detected_without_a_write() {
     let mut server = TestServer::start().await;
     let mut stream = server.connect().await;
-    stream.write_all(b"GET /stream HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    stream.write_all(b"GET /stream HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut disconnect = server.arrivals.recv().await.unwrap();
     read_until(&mut stream, "first\r\n").await;
     assert_eq!(disconnect.end(), None);
@@ -36,7 +36,10 @@ async fn a_response_read_in_full_is_complete() {
     let mut server = TestServer::start().await;
     for method in ["GET", "HEAD"] {
         let mut stream = server.connect().await;
-        stream.write_all(format!("{method} /slow HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await.unwrap();
+        stream
+            .write_all(format!("{method} /slow HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
         let mut disconnect = server.arrivals.recv().await.unwrap();
         server.release.notify_one();
         assert_eq!(disconnect.ended().await, ResponseEnd::Complete, "{method}");
@@ -48,7 +51,7 @@ async fn a_client_that_does_not_read_is_disconnected() {
     let limits = ListenerLimits { write_wait_max: Duration::from_millis(20), ..ListenerLimits::default() };
     let mut server = TestServer::with(Setup { limits, ..Setup::default() }).await;
     let mut stream = server.connect().await;
-    stream.write_all(b"GET /flood HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    stream.write_all(b"GET /flood HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut disconnect = server.arrivals.recv().await.unwrap();
     assert_eq!(disconnect.ended().await, ResponseEnd::Aborted);
     drop(stream);

@@ -13,11 +13,11 @@ use crate::harness::{Setup, TestServer, read_all, read_until};
 async fn a_request_in_flight_finishes_and_idle_connections_close() {
     let mut server = TestServer::start().await;
     let mut idle = server.connect().await;
-    idle.write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    idle.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     read_until(&mut idle, "ok\n").await;
     let mut silent = server.connect().await;
     let mut busy = server.connect().await;
-    busy.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    busy.write_all(b"GET /slow HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     server.arrivals.recv().await.unwrap();
     let address = server.address;
     let release = server.release.clone();
@@ -38,7 +38,7 @@ async fn requests_beyond_the_drain_timeout_are_cut_off_counted_and_signalled() {
     let mut disconnects = Vec::new();
     for path in ["/slow", "/stream"] {
         let mut stream = server.connect().await;
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await.unwrap();
         disconnects.push(server.arrivals.recv().await.unwrap());
         streams.push(stream);
     }

@@ -20,7 +20,7 @@ async fn client(server: &TestServer) -> SendRequest<Full<Bytes>> {
 }
 
 fn request(method: &str, path: &str, body: &'static str) -> Request<Full<Bytes>> {
-    let uri = format!("http://a{path}");
+    let uri = format!("http://localhost{path}");
     Request::builder().method(method).uri(uri).body(Full::new(Bytes::from_static(body.as_bytes()))).unwrap()
 }
 

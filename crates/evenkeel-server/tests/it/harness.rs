@@ -50,7 +50,8 @@ impl TestServer {
     pub(crate) async fn with(setup: Setup) -> Self {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), setup.tls, setup.limits).await.unwrap();
         let tenants = Tenants::new(setup.tenants, vec![KeyHash::of("ek-root")]).unwrap();
-        let auth = Authenticator::new(tenants, listener.exposure().unwrap(), InsecurePolicy::Refuse).unwrap();
+        let auth =
+            Authenticator::new(tenants, listener.exposure().unwrap(), InsecurePolicy::default()).unwrap();
         let readiness = Readiness::default();
         let release = Arc::new(Notify::new());
         let (arrived, arrivals) = mpsc::channel(16);
@@ -84,7 +85,8 @@ impl TestServer {
 
     /// Sends one request with `connection: close`, and reads the response.
     pub(crate) async fn request(&self, line: &str, headers: &str) -> String {
-        self.send_raw(format!("{line} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n")).await
+        self.send_raw(format!("{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n"))
+            .await
     }
 }
 

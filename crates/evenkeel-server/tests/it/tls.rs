@@ -72,7 +72,7 @@ async fn connect(
 }
 
 async fn probe(stream: &mut TlsStream<TcpStream>) -> String {
-    stream.write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    stream.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut response = String::new();
     while !response.ends_with("ok\n") {
         response.push(char::from(stream.read_u8().await.unwrap()));

@@ -113,6 +113,7 @@ fn api_sqlstate(error: &ApiError) -> &'static str {
     match error {
         ApiError::Invalid { .. }
         | ApiError::Framing
+        | ApiError::NotJson
         | ApiError::BodyTimeout
         | ApiError::NoRoute
         | ApiError::Method { .. }
@@ -123,6 +124,8 @@ fn api_sqlstate(error: &ApiError) -> &'static str {
         ApiError::DatasourceForbidden { .. }
         | ApiError::InvalidTicket { .. }
         | ApiError::ForeignOrigin
+        | ApiError::UnknownHost { .. }
+        | ApiError::Forwarded
         | ApiError::AdminOnly
         | ApiError::ModelForbidden { .. } => "42501",
         ApiError::BodyTooLarge { .. } => "54000",

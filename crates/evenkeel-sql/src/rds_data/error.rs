@@ -67,6 +67,7 @@ fn api_exception(error: &ApiError) -> &'static str {
     match error {
         ApiError::Invalid { .. }
         | ApiError::Framing
+        | ApiError::NotJson
         | ApiError::BodyTimeout
         | ApiError::BodyTooLarge { .. }
         | ApiError::NoRoute
@@ -78,6 +79,8 @@ fn api_exception(error: &ApiError) -> &'static str {
         ApiError::DatasourceForbidden { .. }
         | ApiError::InvalidTicket { .. }
         | ApiError::ForeignOrigin
+        | ApiError::UnknownHost { .. }
+        | ApiError::Forwarded
         | ApiError::AdminOnly
         | ApiError::ModelForbidden { .. } => "ForbiddenException",
         ApiError::RateLimited { .. } => "ThrottlingException",

@@ -94,6 +94,11 @@ pub(crate) fn tenant(name: &str) -> TenantSettings {
     TenantSettings { name: name.to_owned(), key_hashes, ..TenantSettings::default() }
 }
 
+/// Returns the hash of the admin key `ek-root`.
+fn admin_keys() -> Vec<KeyHash> {
+    vec![KeyHash::of("ek-root")]
+}
+
 fn master_key() -> MasterKey {
     MasterKey::parse(&"7".repeat(64)).unwrap()
 }
@@ -157,9 +162,9 @@ impl SqlServer {
         membership: Option<Membership>,
     ) -> Self {
         let address = listener.local_addr().unwrap();
-        let tenants = Tenants::new(setup.tenants, Vec::new()).unwrap();
+        let tenants = Tenants::new(setup.tenants, admin_keys()).unwrap();
         let exposure = listener.exposure().unwrap();
-        let auth = Arc::new(Authenticator::new(tenants, exposure, InsecurePolicy::Refuse).unwrap());
+        let auth = Arc::new(Authenticator::new(tenants, exposure, InsecurePolicy::default()).unwrap());
         let registry = Registry::new();
         let observer =
             Observer::new(&registry, "sql", MetricLimits::default(), RequestLogLimits::default()).unwrap();
@@ -205,7 +210,7 @@ impl SqlServer {
 
     /// Replaces the tenants, as a reload does.
     pub(crate) fn reload(&self, tenants: Vec<TenantSettings>) {
-        self.auth.reload(tenants, Vec::new()).unwrap();
+        self.auth.reload(tenants, admin_keys()).unwrap();
         self.api.set_tenants(&self.auth.tenants().all()).unwrap();
     }
 
@@ -223,6 +228,11 @@ impl SqlServer {
     /// Returns a client with the API key of a tenant.
     pub(crate) fn client_of(&self, tenant: &str) -> Client {
         self.client().with("authorization", &format!("Bearer ek-{tenant}"))
+    }
+
+    /// Returns what `/api/sql` shows to an administrator.
+    pub(crate) async fn describe(&self) -> Value {
+        self.client_of("root").get("/api/sql").await.ok()
     }
 
     /// Returns the figures of the first datasource.

@@ -89,7 +89,7 @@ impl SqsServer {
             let address = listener.local_addr().unwrap();
             let tenants = Tenants::new(setup.tenants, Vec::new()).unwrap();
             let exposure = listener.exposure().unwrap();
-            let auth = Arc::new(Authenticator::new(tenants, exposure, InsecurePolicy::Refuse).unwrap());
+            let auth = Arc::new(Authenticator::new(tenants, exposure, InsecurePolicy::default()).unwrap());
             let queues = Queues::open(store, QUEUES_MAX).await.unwrap();
             let options = SqsOptions { defaults: setup.defaults, ..SqsOptions::default() };
             let master = MasterKey::parse(MasterKey::draw().unwrap().expose()).unwrap();
@@ -163,7 +163,7 @@ impl SqsServer {
         socket.set_read_timeout(Some(RESPONSE_WAIT_MAX)).unwrap();
         let body = body.to_string();
         let length = body.len();
-        let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{headers}content-length: {length}\r\n\r\n");
+        let head = format!("POST / HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {length}\r\n\r\n");
         socket.write_all(head.as_bytes()).unwrap();
         socket.write_all(body.as_bytes()).unwrap();
         socket

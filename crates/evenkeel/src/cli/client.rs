@@ -1,11 +1,12 @@
 //! HTTP client of a running server.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
+use evenkeel::admin_key;
 use evenkeel::data_dir::DataDir;
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_telemetry::Secret;
@@ -27,7 +28,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, Args)]
 pub(super) struct ServerArgs {
     /// URL of the server; its admin key is read from EVENKEEL_ADMIN_KEY [default: the running server that uses
-    /// --data-dir; if none runs, the configured listen address, except that `tenant` uses the directory directly]
+    /// --data-dir, with the admin key that it stored there if the variable is not set; if none runs, the configured
+    /// listen address, except that `tenant` uses the directory directly]
     #[arg(long, value_name = "URL")]
     pub(super) url: Option<String>,
     /// PEM file with certificate authorities to trust in addition to the public ones
@@ -48,7 +50,17 @@ impl ConnectArgs {
     /// Creates a client for the given URL, or else for the server that uses the data directory, or else for the
     /// configured listen address.
     pub(super) fn client(&self) -> Result<AdminClient, CliError> {
-        AdminClient::new(&self.url()?, &self.server)
+        if let Some(url) = &self.server.url {
+            return AdminClient::for_url(url, &self.server, &self.settings);
+        }
+        let config = self.settings.read()?;
+        match DataDir::server_urls(&config.server.data_dir) {
+            Some(urls) => AdminClient::announced(&urls.admin, &config.server.data_dir, &self.server),
+            None => {
+                let address = config.server.admin_listen.unwrap_or(config.server.listen);
+                AdminClient::without_file(&format!("http://{address}"), &self.server)
+            }
+        }
     }
 
     /// Creates a client that sends another key and has another time limit.
@@ -65,7 +77,7 @@ impl ConnectArgs {
             return Ok(url.clone());
         }
         let config = self.settings.read()?;
-        let running = DataDir::server_url(&config.server.data_dir);
+        let running = DataDir::server_urls(&config.server.data_dir).map(|urls| urls.public);
         Ok(running.unwrap_or_else(|| format!("http://{}", config.server.listen)))
     }
 }
@@ -111,18 +123,57 @@ impl HttpClient {
     }
 }
 
-pub(super) struct AdminClient(HttpClient);
+/// Client that sends the admin key.
+pub(super) struct AdminClient {
+    http: HttpClient,
+    key_source: KeySource,
+}
+
+/// Origin of the admin key that a client sends.
+#[derive(Clone, Debug)]
+enum KeySource {
+    Environment,
+    /// The admin key of the data directory, which goes only to the server that uses the directory.
+    File(PathBuf),
+    None,
+}
 
 impl AdminClient {
     /// Creates a client that sends no key.
     pub(super) fn unauthenticated(url: &str) -> Result<Self, CliError> {
         let args = ServerArgs { url: None, ca_file: None };
-        HttpClient::new(url, &args, None, RESPONSE_TIMEOUT).map(Self)
+        let http = HttpClient::new(url, &args, None, RESPONSE_TIMEOUT)?;
+        Ok(Self { http, key_source: KeySource::None })
     }
 
-    pub(super) fn new(url: &str, args: &ServerArgs) -> Result<Self, CliError> {
+    /// Creates a client for the server that announced this URL in the data directory.
+    pub(super) fn announced(url: &str, data_dir: &Path, args: &ServerArgs) -> Result<Self, CliError> {
+        if env::var_os(KEY_VARIABLE).is_some() {
+            return Self::without_file(url, args);
+        }
+        let Some(key) = admin_key::read(data_dir)? else { return Self::without_file(url, args) };
+        let http = HttpClient::new(url, args, Some(key), RESPONSE_TIMEOUT)?;
+        Ok(Self { http, key_source: KeySource::File(admin_key::path(data_dir)) })
+    }
+
+    /// Creates a client for a URL that the user gave. It sends the key of the data directory only if the server that
+    /// uses the directory announced exactly this URL.
+    pub(super) fn for_url(url: &str, args: &ServerArgs, settings: &SettingsArgs) -> Result<Self, CliError> {
+        // The URL is enough for a client, so errors in the configuration do not matter.
+        let data_dir = settings.read().map(|config| config.server.data_dir).ok();
+        let is_announced = |path: &PathBuf| DataDir::server_urls(path).is_some_and(|urls| urls.admin == url);
+        let announced = data_dir.filter(is_announced);
+        match announced {
+            Some(data_dir) => Self::announced(url, &data_dir, args),
+            None => Self::without_file(url, args),
+        }
+    }
+
+    /// Creates a client whose only source of a key is the environment.
+    fn without_file(url: &str, args: &ServerArgs) -> Result<Self, CliError> {
         let key = env::var(KEY_VARIABLE).ok().map(Secret::new);
-        HttpClient::new(url, args, key, RESPONSE_TIMEOUT).map(Self)
+        let key_source = if key.is_some() { KeySource::Environment } else { KeySource::None };
+        Ok(Self { http: HttpClient::new(url, args, key, RESPONSE_TIMEOUT)?, key_source })
     }
 
     /// Sends a request and returns the JSON response, or an error if the status is not 2xx.
@@ -134,7 +185,7 @@ impl AdminClient {
     ) -> Result<Value, CliError> {
         match self.send_blocking(method, path, body)? {
             (status, value) if status.is_success() => Ok(value),
-            (status, value) => Err(error_message(status, &value).into()),
+            (status, value) => Err(self.error_message(status, &value).into()),
         }
     }
 
@@ -143,7 +194,7 @@ impl AdminClient {
         match self.send_blocking(Method::GET, path, None)? {
             (StatusCode::NOT_FOUND, _) => Ok(None),
             (status, value) if status.is_success() => Ok(Some(value)),
-            (status, value) => Err(error_message(status, &value).into()),
+            (status, value) => Err(self.error_message(status, &value).into()),
         }
     }
 
@@ -168,21 +219,31 @@ impl AdminClient {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         let bytes = body.map_or_else(Bytes::new, |body| body.to_string().into());
-        let response = self.0.send(request.body(bytes)?).await?;
+        let response = self.http.send(request.body(bytes)?).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect().await;
-        let bytes = body.map_err(|error| self.0.with_authority(&error))?.to_bytes();
+        let bytes = body.map_err(|error| self.http.with_authority(&error))?.to_bytes();
         Ok((status, serde_json::from_slice(&bytes).unwrap_or(Value::Null)))
     }
-}
 
-fn error_message(status: StatusCode, response: &Value) -> String {
-    let message = response["error"]["message"].as_str().map_or_else(|| status.to_string(), str::to_owned);
-    match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            format!("{message}; set {KEY_VARIABLE} to the admin key")
+    fn error_message(&self, status: StatusCode, response: &Value) -> String {
+        let message = response["error"]["message"].as_str().map_or_else(|| status.to_string(), str::to_owned);
+        if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            return message;
         }
-        _ => message,
+        match &self.key_source {
+            KeySource::Environment => format!("{message}; {KEY_VARIABLE} is not an admin key of this server"),
+            KeySource::File(path) => {
+                let path = path.display();
+                format!(
+                    "{message}; the server does not accept the key in {path}, set {KEY_VARIABLE} to the admin key"
+                )
+            }
+            KeySource::None => format!(
+                "{message}; set {KEY_VARIABLE} to the admin key, or give the server's --data-dir instead of --url \
+                 to use the key that it created there"
+            ),
+        }
     }
 }
 

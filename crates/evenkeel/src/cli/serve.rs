@@ -39,9 +39,12 @@ pub(super) struct ServeArgs {
     /// Model server, in addition to those in the config file; repeatable
     #[arg(long = "node", value_name = "[NAME=]URL")]
     nodes: Vec<String>,
-    /// Allow listening on non-loopback addresses without tenants or without TLS
+    /// Allow listening on non-loopback addresses without tenants, so that everybody who reaches the server is served
     #[arg(long)]
     allow_open: bool,
+    /// Allow listening on non-loopback addresses without TLS, so that API keys travel in clear text
+    #[arg(long)]
+    allow_plaintext: bool,
 }
 
 impl ServeArgs {
@@ -52,6 +55,9 @@ impl ServeArgs {
         }
         if self.allow_open {
             sources.flags.push(flag("allow_open", "--allow-open", "true"));
+        }
+        if self.allow_plaintext {
+            sources.flags.push(flag("allow_plaintext", "--allow-plaintext", "true"));
         }
         sources.nodes.clone_from(&self.nodes);
         Ok(Config::read(&sources)?)
@@ -72,8 +78,9 @@ fn lock_data_dir(config: &Config) -> Result<DataDir, CliError> {
     let path: &PathBuf = &config.server.data_dir;
     match DataDir::claim(path)? {
         DataDirClaim::Locked(data_dir) => Ok(data_dir),
-        DataDirClaim::InUse { url } => {
+        DataDirClaim::InUse(urls) => {
             let path = path.display();
+            let url = urls.public;
             Err(format!("{path}: in use by the server at {url}; stop it, or choose another --data-dir")
                 .into())
         }

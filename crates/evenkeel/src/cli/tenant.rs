@@ -340,16 +340,15 @@ impl TenantSettingsArgs {
 impl TenantStoreArgs {
     /// Lists the tenants without locking the data directory.
     fn list(&self) -> Result<Value, CliError> {
-        let request =
-            |url: &str| AdminClient::new(url, &self.server)?.request(Method::GET, "/api/tenants", None);
+        let request = |client: AdminClient| client.request(Method::GET, "/api/tenants", None);
         if let Some(url) = &self.server.url {
-            return request(url);
+            return request(AdminClient::for_url(url, &self.server, &self.settings)?);
         }
         let config = self.settings.read()?;
-        match DataDir::server_url(&config.server.data_dir) {
-            Some(url) => request(&url),
+        let server = &config.server;
+        match DataDir::server_urls(&server.data_dir) {
+            Some(urls) => request(AdminClient::announced(&urls.admin, &server.data_dir, &self.server)?),
             None => {
-                let server = &config.server;
                 let tenants = TenantStore::read(&server.data_dir, config.tenants, &server.admin_key_hashes)?;
                 Ok(tenants.describe())
             }
@@ -359,11 +358,15 @@ impl TenantStoreArgs {
     /// Creates a client for the given or running server, or else locks the data directory.
     fn open(&self) -> Result<TenantBackend, CliError> {
         if let Some(url) = &self.server.url {
-            return Ok(TenantBackend::Server(AdminClient::new(url, &self.server)?));
+            let client = AdminClient::for_url(url, &self.server, &self.settings)?;
+            return Ok(TenantBackend::Server(client));
         }
         let config = Box::new(self.settings.read()?);
         match DataDir::claim(&config.server.data_dir)? {
-            DataDirClaim::InUse { url } => Ok(TenantBackend::Server(AdminClient::new(&url, &self.server)?)),
+            DataDirClaim::InUse(urls) => {
+                let client = AdminClient::announced(&urls.admin, &config.server.data_dir, &self.server)?;
+                Ok(TenantBackend::Server(client))
+            }
             DataDirClaim::Locked(data_dir) => {
                 let admin_key_hashes = &config.server.admin_key_hashes;
                 let tenants = TenantStore::read(data_dir.path(), config.tenants.clone(), admin_key_hashes)?;

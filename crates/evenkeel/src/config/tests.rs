@@ -386,23 +386,6 @@ fn differences_list_the_settings_that_changed() {
 }
 
 #[test]
-fn a_listener_beyond_loopback_needs_tenants_and_tls_or_allow_open() {
-    let exposed = |text: &str, tenants| {
-        let config = read(&format!("\n[server]\nlisten = '0.0.0.0:7070'\n{text}"));
-        config.check_exposure(tenants).err().map(|errors| errors.to_string())
-    };
-    let allows = "allow_open (--allow-open) allows it";
-    let open = format!("evenkeel.toml:3: no tenants, and the listener is not on loopback; {allows}");
-    let clear = format!("evenkeel.toml:3: no TLS, and the listener is not on loopback; {allows}");
-    let tls = "[server.tls]\ncert = 'a'\nkey = 'b'\n";
-    assert_eq!(exposed("", 0), Some(open.clone()));
-    assert_eq!(exposed(tls, 0), Some(open));
-    assert_eq!(exposed("", 1), Some(clear));
-    assert_eq!(exposed(tls, 1), None);
-    assert_eq!(exposed("allow_open = true", 0), None);
-}
-
-#[test]
 fn a_tenant_is_read_from_json() {
     let read = |text: &str| read_tenant(serde_json::from_str::<Json>(text).unwrap().as_object().unwrap());
     let tenant = read(r#"{"name": "acme", "weight": 2, "rpm": null, "models": ["a\"b"]}"#).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{self, Response};
-use evenkeel_server::route::{RouteError, Routes, ServerRequest, handler};
+use evenkeel_server::route::{METRICS, RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::tenant::Access;
 use evenkeel_telemetry::{CONTENT_TYPE, Secret};
 use http::header;
@@ -31,7 +31,7 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
     };
     // `POST /` is the endpoint of SQS clients.
     routes.add(Method::GET, "/", Access::Public, respond(|_| json_response(StatusCode::OK, &about())))?;
-    routes.add(Method::GET, "/metrics", metrics, respond(metrics_page))?;
+    routes.add(Method::GET, METRICS, metrics, respond(metrics_page))?;
     let config = respond(|core| json_response(StatusCode::OK, &core.state.lock().config.effective.to_json()));
     routes.add(Method::GET, "/api/config", Access::Admin, config)?;
     routes.add(Method::GET, "/api/openapi.json", Access::Public, respond(|_| openapi()))?;

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use super::links::LoadedLink;
 use super::{Core, nodes};
+use crate::admin_key::{self, AdminKeyError};
 use crate::config::{Config, ConfigErrors, check_link};
 use crate::node_store::NodeStore;
 use crate::tenant_store::{TenantStore, TenantStoreError};
@@ -33,8 +34,8 @@ impl Core {
     /// Validates the whole configuration, then replaces the certificate, tenants, links and nodes.
     pub(super) fn reload(&self, config: Config) -> Result<ReloadReport, ReloadError> {
         let mut state = self.state.lock();
-        let admin_key_hashes = &config.server.admin_key_hashes;
-        let mut tenants = TenantStore::read(state.data_dir.path(), config.tenants.clone(), admin_key_hashes)?;
+        let admin_keys = admin_key::hashes(&state.data_dir, &config.server.admin_key_hashes)?;
+        let mut tenants = TenantStore::read(state.data_dir.path(), config.tenants.clone(), &admin_keys)?;
         // The listener keeps the address and TLS mode of the startup, so check the exposure of that configuration.
         state.started.check_exposure(tenants.all().len())?;
         let links = LoadedLink::load_all(&config)?;
@@ -43,7 +44,7 @@ impl Core {
             tls.reload()?;
         }
         tenants.update_accounts(&state.data_dir)?;
-        self.auth.reload(tenants.all(), admin_key_hashes.clone()).map_err(TenantStoreError::Tenants)?;
+        self.auth.reload(tenants.all(), admin_keys.clone()).map_err(TenantStoreError::Tenants)?;
         let tenant_table = self.auth.tenants();
         let mut changed = state.started.effective.differences(&config.effective);
         if !state.started.sql.has_same_datasources(&config.sql) {
@@ -81,6 +82,7 @@ impl Core {
             report.errors.push(error.to_string());
         }
         state.nodes = stored;
+        state.admin_keys = admin_keys;
         state.tenants = tenants;
         state.config = config;
         self.warn_if_open();
@@ -146,6 +148,8 @@ pub enum ReloadError {
     Config(#[from] ConfigErrors),
     #[error(transparent)]
     Tenants(#[from] TenantStoreError),
+    #[error(transparent)]
+    AdminKey(#[from] AdminKeyError),
     #[error(transparent)]
     Tls(#[from] TlsError),
     #[error(

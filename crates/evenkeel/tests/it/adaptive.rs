@@ -120,6 +120,6 @@ fn request() -> String {
     let body = chat(json!({"stream": true})).to_string();
     let length = body.len();
     format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: sim\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
     )
 }

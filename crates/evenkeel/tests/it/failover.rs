@@ -304,8 +304,10 @@ impl FailoverTest {
         let fleet = Fleet::start(&name, config, vec![("faulty", faulty), ("healthy", Backend::Sim(fast()))]);
         let healthy = fleet.sims.last().unwrap().address();
         let body = chat(json!({})).to_string();
-        let head =
-            format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {}", body.len());
+        let head = format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}",
+            body.len()
+        );
         let text = content(&read(open(healthy, &format!("{head}\r\n\r\n{body}"))));
         Self { fleet, text }
     }
@@ -371,7 +373,7 @@ impl FailoverTest {
 
     /// Returns the number of requests hit by the fault.
     fn hits(&self) -> u64 {
-        let head = "GET /sim/fault HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        let head = "GET /sim/fault HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         read(open(self.fleet.sims[0].address(), head)).json()["struck"].as_u64().unwrap()
     }
 

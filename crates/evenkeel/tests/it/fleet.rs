@@ -33,7 +33,7 @@ pub(crate) struct Fleet {
     pub(crate) sims: Vec<SimNode>,
     /// Stops when dropped.
     _gateway: Gateway,
-    _folder: TestDir,
+    dir: TestDir,
 }
 
 impl Fleet {
@@ -61,11 +61,16 @@ impl Fleet {
             ));
         }
         let gateway = runtime.block_on(serve(&dir, text));
-        Self { address: gateway.address(), runtime, sims, _gateway: gateway, _folder: dir }
+        Self { address: gateway.address(), runtime, sims, _gateway: gateway, dir }
     }
 
+    /// Sends a request with the admin key.
     pub(crate) fn get(&self, path: &str) -> RawResponse {
-        let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        let key = self.dir.read("data/admin.key");
+        let key = key.trim();
+        let head = format!(
+            "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer {key}\r\n\r\n"
+        );
         read(open(self.address, &head))
     }
 
@@ -136,7 +141,7 @@ pub(crate) fn tenant(name: &str, more: &str) -> String {
 pub(crate) fn request(tenant: &str, path: &str, body: &Value) -> String {
     let body = body.to_string();
     format!(
-        "POST {path} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer ek-{tenant}\r\n\
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ek-{tenant}\r\n\
          content-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod adaptive;
+mod admin;
 mod busy;
 mod check;
 mod checks;

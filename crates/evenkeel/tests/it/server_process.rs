@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub(crate) struct ServerProcess {
     child: Child,
     pub(crate) address: SocketAddr,
     log: Receiver<Value>,
+    data_dir: PathBuf,
 }
 
 impl ServerProcess {
@@ -48,7 +50,7 @@ impl ServerProcess {
                 }
             }
         });
-        Self { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), log }
+        Self { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), log, data_dir: data_dir(command) }
     }
 
     /// Starts a server and waits for a log line that precedes the startup line.
@@ -141,15 +143,42 @@ impl ServerProcess {
         read(self.send("DELETE", path, "", &Value::Null))
     }
 
-    /// Sends a request without reading the response.
+    /// Returns the admin key that the server created in its data directory.
+    pub(crate) fn admin_key(&self) -> Option<String> {
+        let file = self.data_dir.join("admin.key");
+        std::fs::read_to_string(file).ok().map(|key| key.trim().to_owned())
+    }
+
+    /// Sends a request without reading the response. On admin paths it adds the admin key, unless `headers` has a key.
     pub(crate) fn send(&self, method: &str, path: &str, headers: &str, body: &Value) -> TcpStream {
+        let mut headers = headers.to_owned();
+        let needs_key = path.starts_with("/api/") || path == "/metrics";
+        let has_key = headers.contains("authorization:") || headers.contains("x-api-key:");
+        if let Some(key) = self.admin_key().filter(|_| needs_key && !has_key) {
+            headers.push_str(&bearer(&key));
+        }
+        if !body.is_null() {
+            headers.push_str("content-type: application/json\r\n");
+        }
         let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.send_text(method, path, &headers, &body)
+    }
+
+    /// Sends a request with these headers and no others but `Host`, without reading the response.
+    pub(crate) fn send_text(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
         let mut socket = TcpStream::connect(self.address).unwrap();
         socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}");
         write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
         socket
     }
+}
+
+/// Returns the data directory of a server that is started by this command.
+fn data_dir(command: &Command) -> PathBuf {
+    let given = command.get_args().skip_while(|arg| *arg != "--data-dir").nth(1);
+    let directory = command.get_current_dir().unwrap();
+    directory.join(given.unwrap_or("evenkeel-data".as_ref()))
 }
 
 fn bearer(key: &str) -> String {

@@ -189,7 +189,7 @@ fn sqs_key(dir: &TestDir, name: &str) -> (String, String) {
 fn send(server: &ServerProcess, operation: &str, body: &Value) -> TcpStream {
     let mut socket = TcpStream::connect(server.address).unwrap();
     let body = body.to_string();
-    let head = format!("POST / HTTP/1.1\r\nhost: a\r\nx-amz-target: AmazonSQS.{operation}\r\n");
+    let head = format!("POST / HTTP/1.1\r\nhost: localhost\r\nx-amz-target: AmazonSQS.{operation}\r\n");
     write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
     socket
 }

@@ -55,7 +55,7 @@ async fn a_transcription_is_charged_by_its_audio_and_its_text() {
         let form = part("model", "m") + &part("file", &"x".repeat(2_000)) + "--b--\r\n";
         let mut client = gateway.client().await;
         let request = http::Request::post("/v1/audio/transcriptions")
-            .header("host", "gateway")
+            .header("host", "localhost")
             .header("content-type", "multipart/form-data; boundary=b")
             .body(form)
             .unwrap();

@@ -191,8 +191,9 @@ impl Client {
 /// Sends a request; returns the response if it is complete.
 fn exchange(mut socket: TcpStream, operation: &str, body: &str) -> Option<RawResponse> {
     socket.set_read_timeout(Some(TIMEOUT)).unwrap();
-    let head =
-        format!("POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx-amz-target: AmazonSQS.{operation}\r\n");
+    let head = format!(
+        "POST / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-amz-target: AmazonSQS.{operation}\r\n"
+    );
     write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).ok()?;
     let reply = read(socket);
     (reply.end == ResponseEnd::Complete).then_some(reply)

@@ -143,7 +143,7 @@ impl GatewaySite {
 
     /// Sends a request to the gateway without reading the response.
     pub(crate) fn send(&self, method: &str, path: &str, body: &Value) -> TcpStream {
-        let request = request(method, path, body);
+        let request = self.request(method, path, body);
         self.network.run(LinkSide::Edge, || open(self.address, &request))
     }
 
@@ -160,7 +160,7 @@ impl GatewaySite {
 
     /// Waits until the model server runs this number of requests.
     pub(crate) fn wait_running(&self, count: u64) {
-        let request = request("GET", "/metrics", &Value::Null);
+        let request = self.request("GET", "/metrics", &Value::Null);
         wait_for("number of running requests", || {
             let page = self.network.run(LinkSide::Core, || read(open(self.node, &request)));
             let running = MetricsPage(page.body).value("vllm:num_requests_running{model_name=\"sim\"}");
@@ -195,6 +195,18 @@ impl GatewaySite {
         });
     }
 
+    /// Returns the text of a request with the admin key.
+    fn request(&self, method: &str, path: &str, body: &Value) -> String {
+        let key = self.sites.dir.read("evenkeel-data/admin.key");
+        let key = key.trim();
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let len = body.len();
+        format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer {key}\r\n\
+             content-type: application/json\r\ncontent-length: {len}\r\n\r\n{body}"
+        )
+    }
+
     /// Waits for a state of the first node; returns it.
     #[track_caller]
     pub(crate) fn wait_node(&self, state: &str, is_met: impl Fn(&Value) -> bool) -> Value {
@@ -213,12 +225,6 @@ pub(crate) fn config(sites: &Sites, paths: &[String], node: SocketAddr) -> Strin
         writeln!(text, "[[links]]\nname = 'site-b'\nkeys = 'edge-keys'\npeer = '{peer}'\npaths = {paths:?}");
     let _ = writeln!(text, "[[llm.nodes]]\nname = 'gpu'\nurl = 'http://{node}'\nvia = 'site-b'");
     text
-}
-
-fn request(method: &str, path: &str, body: &Value) -> String {
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    let len = body.len();
-    format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {len}\r\n\r\n{body}")
 }
 
 fn start_gateway(sites: &Sites, network: &LinkNetwork) -> (LoggedProcess, SocketAddr) {

@@ -99,7 +99,7 @@ impl ChatStream {
     pub(super) fn start(link: &TestLink, forward: SocketAddr, tokens: u64) -> Self {
         let body = chat(json!({"max_tokens": tokens, "stream": true})).to_string();
         let request = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: sim\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
         let response = link.network().edge().spawn(move || read(open(forward, &request)));
