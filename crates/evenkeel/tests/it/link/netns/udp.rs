@@ -96,7 +96,7 @@ fn a_duplicated_flow_survives_losses_that_a_pinned_flow_suffers() {
     let pinned = lost(0);
     let duplicated = lost(1);
     eprintln!("of 1000 datagrams at 5 % loss per path: pin lost {pinned}, duplicate {duplicated}");
-    assert!(20 <= pinned && pinned <= 120, "{pinned}");
+    assert!((20..=120).contains(&pinned), "{pinned}");
     assert!(4 * duplicated < pinned, "pin lost {pinned}, duplicate {duplicated}");
     let core = link.session(LinkSide::Core);
     let flow = |lane: &str| {
