@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_link::flow::{DatagramMode, FlowLane, ResetCode};
+use evenkeel_link::forward::{Forward, udp};
 use evenkeel_link::identity::{ExistingKey, Identity};
 use evenkeel_link::session::{OpenFlowError, SessionConfig};
 use evenkeel_link::{
     AcceptedLink, ConnectorSettings, DatagramFlow, IncomingFlow, LinkConnector, LinkListener, LinkStartError,
 };
 use evenkeel_telemetry::{PathMetrics, Registry};
+use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
 /// Turns a test that would hang into one that fails.
@@ -77,6 +79,29 @@ async fn datagrams_pass_both_ways_over_real_connections_in_every_mode() {
             (ErrorKind::ConnectionRefused, "no such target")
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_client_of_a_full_udp_forward_replaces_the_one_that_was_idle_longest() {
+    let mut pair = Pair::start(SessionConfig::default()).await;
+    let mut forward: Forward = "udp:127.0.0.1:0=echo:7".parse().unwrap();
+    forward.connections_max = 2;
+    let socket = UdpSocket::bind(forward.listen).await.unwrap();
+    let address = socket.local_addr().unwrap();
+    let running = tokio::spawn(udp::run(socket, forward, DatagramMode::Pin, pair.connector.link()));
+    let mut flows = Vec::new();
+    for _ in 0..3 {
+        let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        client.send_to(b"hello", address).await.unwrap();
+        let IncomingFlow { send, recv, .. } = pair.next_flow().await;
+        let flow = DatagramFlow::new(send, recv);
+        assert_eq!(timeout(WAIT_MAX, flow.receive()).await.unwrap().unwrap(), "hello");
+        flows.push(flow);
+    }
+    let error = timeout(WAIT_MAX, flows[0].receive()).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    assert_eq!(pair.connector.link().status().flows.len(), 2);
+    running.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

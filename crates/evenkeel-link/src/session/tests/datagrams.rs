@@ -235,6 +235,26 @@ fn at_most_64_datagrams_wait_for_the_opening_of_their_flows() {
 }
 
 #[test]
+fn all_flows_together_store_at_most_64_mib_of_datagrams() {
+    let mut pair = Pair::new();
+    let data = Bytes::from(vec![7; 60_000]);
+    for flow in (2..152).step_by(2).map(FlowId) {
+        let open = Frame::Open { flow, lane: STRIPE, target: String::new() };
+        pair.ends[1].handle_frame(pair.now, A, open).unwrap();
+        // Every second datagram is missing.
+        for sequence in (1..34).step_by(2) {
+            let fragment = Fragment::WHOLE;
+            let message = Message { flow, sequence, sent_at: SendTime(0), fragment, data: data.clone() };
+            pair.ends[1].handle_datagram(pair.now, A, &encode_message(&message)).unwrap();
+        }
+        let totals = pair.ends[1].status(pair.now).totals;
+        assert!(totals.datagram_bytes <= 64 << 20, "{totals:?}");
+    }
+    let totals = pair.ends[1].status(pair.now).totals;
+    assert!(totals.datagram_bytes > 60 << 20 && totals.datagrams.unread > 0, "{totals:?}");
+}
+
+#[test]
 fn without_a_path_datagrams_wait_for_a_second_at_most() {
     let mut pair = Pair::new();
     let flow = pair.open(DUPLICATE);
