@@ -79,8 +79,12 @@ impl Queue {
 
     /// Returns the result of a message and when it expires, if there is one.
     ///
-    /// The id of a moved message names the queue it was sent to, which may be another one, or deleted.
+    /// The id of a moved message names the queue it was sent to, which may be another one of the same owner, or deleted.
     pub async fn result(&self, id: MessageId) -> Result<Option<(JobResult, UnixMillis)>, Rejection> {
+        let origin = self.0.known.read().get(&id.queue).copied();
+        if origin.is_some_and(|origin| origin != self.descriptor().namespace) {
+            return Ok(None);
+        }
         let stored = wait_for_completion(|done| self.0.store.result(id, done)).await?;
         let Some(stored) = stored.filter(|stored| self.now() < stored.expires_at) else { return Ok(None) };
         let corrupt = || StoreError::Io(format!("the result of {id} is corrupt"));

@@ -1,9 +1,10 @@
 //! The native queue API, `/api/queues…`, for features that SQS does not have.
 //!
 //! Tenants send and consume; operations that change a queue for everyone (settings, limits of keys, purge, redrive,
-//! delete) need an admin key. A queue of another owner is named `owner/name`, with the slash percent-encoded. Both APIs share the messages: a header of the native API is an SQS message attribute.
+//! assign, delete) need an admin key. A queue of another owner is named `owner/name`, with the slash percent-encoded. Both APIs share the messages: a header of the native API is an SQS message attribute.
 
 mod admin;
+mod assign;
 mod consume;
 mod json;
 mod keys;
@@ -36,6 +37,8 @@ use crate::operation::Operation;
 
 const QUEUES: &str = "/api/queues";
 const QUEUE: &str = "/api/queues/";
+/// Queues of other owners that an error names.
+const OWNERS_NAMED_MAX: usize = 5;
 const METHODS: [Method; 6] =
     [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::PATCH, Method::OPTIONS];
 
@@ -102,6 +105,7 @@ impl Native {
             ("POST", [name, "redrive"]) => {
                 self.redrive(&mut request, &queue(name, Op::StartMessageMoveTask)?).await
             }
+            ("POST", [name, "assign"]) => self.assign(&mut request, name).await,
             (_, parts) => Err(route_error(parts)),
         }
     }
@@ -109,7 +113,30 @@ impl Native {
     /// Finds the queue that a caller names, if the caller may perform the operation on it.
     fn queue(&self, caller: &Caller, name: &str, operation: Operation) -> Result<Queue, ApiError> {
         let queue = self.queue_ref(name).and_then(|queue| self.sqs.find(caller, queue, operation));
-        queue.ok_or_else(|| no_queue(name))
+        queue.ok_or_else(|| match caller {
+            Caller::Admin => self.no_queue_but(name),
+            Caller::Tenant(_) | Caller::Public => no_queue(name),
+        })
+    }
+
+    /// Returns the error for an unknown name, with the queues of that name that tenants own.
+    fn no_queue_but(&self, name: &str) -> ApiError {
+        let owned =
+            self.sqs.queues.list(name, None, OWNERS_NAMED_MAX, |queue| queue.descriptor().name == name);
+        let owned: Vec<String> = owned.iter().filter_map(|queue| self.full_name(queue)).collect();
+        match owned.as_slice() {
+            [] => no_queue(name),
+            owned => {
+                let what = format!("shared queue {name:?}; tenants own {}", owned.join(", "));
+                ApiError::NotFound { what }
+            }
+        }
+    }
+
+    /// Returns `owner/name`; `None` for a shared queue.
+    fn full_name(&self, queue: &Queue) -> Option<String> {
+        let descriptor = queue.descriptor();
+        Some(format!("{}/{}", self.sqs.owner_name(descriptor.namespace)?, descriptor.name))
     }
 
     /// Parses `name` or `owner/name`; the owner is the name of a tenant or an account number.
@@ -126,7 +153,7 @@ fn route_error(parts: &[&str]) -> ApiError {
         [_] => "GET, PUT, DELETE",
         [_, "messages"] => "GET, POST",
         [_, "messages" | "results", _] | [_, "stream" | "keys"] => "GET",
-        [_, "receive" | "ack" | "nack" | "extend" | "purge" | "redrive"] => "POST",
+        [_, "receive" | "ack" | "nack" | "extend" | "purge" | "redrive" | "assign"] => "POST",
         [_, "keys", _] => "PUT",
         _ => return ApiError::NoRoute,
     };

@@ -100,7 +100,7 @@ impl SqsApi {
         let options = receive_options(request, descriptor.settings.wait_ms)?;
         let system = requested_system_attributes(request)?;
         let deliveries = self.receive(&queue, options).await?;
-        self.metrics.received(&queue, deliveries.len() as u64);
+        self.count_received(&queue, deliveries.len() as u64);
         let filter = Filter(&request.message_attribute_names);
         let messages = deliveries
             .iter()

@@ -79,7 +79,7 @@ impl SqsApi {
         let (message, mut response) = prepare(context, &queue, dedup, request)?;
         let ids = queue.enqueue(vec![message]).await?;
         response.set_id(*ids.first().ok_or(SqsError::Internal)?, dedup.order);
-        self.metrics.sent(&queue, 1);
+        self.count_sent(&queue, 1);
         Ok(response)
     }
 
@@ -111,7 +111,7 @@ impl SqsApi {
             return Ok(batch);
         }
         let ids = queue.enqueue(messages).await?;
-        self.metrics.sent(&queue, ids.len() as u64);
+        self.count_sent(&queue, ids.len() as u64);
         for (response, id) in batch.successful.iter_mut().zip(ids) {
             response.set_id(id, dedup.order);
         }

@@ -41,6 +41,20 @@ async fn a_result_outlives_its_message_and_a_restart_until_it_expires() {
 }
 
 #[tokio::test]
+async fn a_result_is_not_found_in_a_queue_of_another_owner() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let id = queue.enqueue(vec![NewMessage::new("a")]).await.unwrap()[0];
+        let owner = Namespace::Account("123456789012".parse().unwrap());
+        let other =
+            rig.queues.create(owner, "jobs", QueueSettings::default(), String::new()).await.unwrap().queue();
+        queue.put_result(id, &result("x"), Duration::from_hours(1), MANY).await.unwrap();
+        assert!(queue.result(id).await.unwrap().is_some());
+        assert_eq!(other.result(id).await, Ok(None));
+    }
+}
+
+#[tokio::test]
 async fn a_result_is_stored_for_a_message_whose_queue_was_deleted() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;

@@ -167,7 +167,9 @@ pub(super) fn create_error(error: CreateError) -> ApiError {
             ApiError::invalid(error.to_string())
         }
         CreateError::TooMany { .. } => ApiError::Unavailable { message: error.to_string() },
-        CreateError::TooManyOfOwner { .. } => ApiError::Conflict { message: error.to_string() },
+        CreateError::TooManyOfOwner { .. } | CreateError::NameTaken => {
+            ApiError::Conflict { message: error.to_string() }
+        }
         CreateError::Store(error) => store_error(error),
         CreateError::Open(error) => {
             tracing::error!(%error, "could not open the queue");

@@ -68,7 +68,7 @@ impl Native {
         let messages = messages.into_iter().map(|message| message.into_message(sender, dedup));
         let messages = messages.collect::<Result<Vec<_>, _>>()?;
         let ids = queue.enqueue(messages).await.map_err(queue_error)?;
-        self.sqs.metrics.sent(queue, ids.len() as u64);
+        self.sqs.count_sent(queue, ids.len() as u64);
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
         json_response(StatusCode::CREATED, &json!({"ids": ids}))
     }

@@ -118,7 +118,8 @@ impl DispatchTest {
     }
 
     fn counted(&self, outcome: &str) -> u64 {
-        let series = format!("evenkeel_dispatch_jobs_total{{queue=\"jobs\",outcome=\"{outcome}\"}} ");
+        let series =
+            format!("evenkeel_dispatch_jobs_total{{queue=\"jobs\",owner=\"\",outcome=\"{outcome}\"}} ");
         let page = self.server.get("/metrics").body;
         page.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).unwrap_or(0)
     }

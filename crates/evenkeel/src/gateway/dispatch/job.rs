@@ -13,7 +13,7 @@ use evenkeel_queue::settings::DispatchSettings as Settings;
 use evenkeel_queue::{Delivery, Queue, Rejection};
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::tenant::{Tenant, TenantState, Tenants};
-use evenkeel_sqs::sender_of;
+use evenkeel_sqs::{owner_name, sender_of};
 use http::HeaderValue;
 use tokio::sync::watch;
 use tokio::time::{Instant, interval_at};
@@ -77,8 +77,10 @@ enum AttemptEnd {
 impl JobAttempt {
     /// Runs the job, then acknowledges, retries or defers it.
     pub(super) async fn run(self) {
-        let name = self.queue.descriptor().name.clone();
-        let running = self.dispatch.metrics.start(&name);
+        let descriptor = self.queue.descriptor();
+        let name = &descriptor.name;
+        let owner = owner_name(&self.dispatch.auth.tenants(), descriptor.namespace).unwrap_or_default();
+        let running = self.dispatch.metrics.start(name, &owner);
         let ended = match DispatchTarget::parse(&self.settings.target) {
             Ok(DispatchTarget::Route(route)) => self.run_on_model(route).await,
             Ok(DispatchTarget::Url(url)) => self.post_webhook(&url).await,
@@ -102,7 +104,7 @@ impl JobAttempt {
             }
         };
         drop(running);
-        self.dispatch.metrics.count_attempt(&name, label);
+        self.dispatch.metrics.count_attempt(name, &owner, label);
     }
 
     /// Runs the job on a model, through the LLM API.
