@@ -86,8 +86,14 @@ impl Native {
             ("DELETE", [name]) => self.delete(&request, name).await,
             ("POST", [name, "messages"]) => self.send(&mut request, &queue(name, Op::SendMessage)?).await,
             ("GET", [name, "messages"]) => peek(&request, &queue(name, Op::ReceiveMessage)?).await,
-            ("GET", [name, "messages", id]) => explain(&queue(name, Op::GetQueueAttributes)?, id).await,
-            ("GET", [name, "results", id]) => result(&queue(name, Op::ReceiveMessage)?, id).await,
+            ("GET", [name, "messages", id]) => {
+                explain(&queue(name, Op::GetQueueAttributes)?, id, &caller).await
+            }
+            ("GET", [name, "results", id]) => {
+                // The sender of a job reads its result.
+                let found = queue(name, Op::SendMessage).or_else(|_| queue(name, Op::ReceiveMessage));
+                result(&found?, id, &caller).await
+            }
             ("POST", [name, "receive"]) => self.receive(&mut request, queue(name, Op::ReceiveMessage)?).await,
             ("POST", [name, "ack"]) => self.ack(&mut request, &queue(name, Op::DeleteMessage)?).await,
             ("POST", [name, "nack"]) => {

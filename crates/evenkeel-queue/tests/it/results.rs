@@ -20,6 +20,7 @@ fn result(body: impl Into<Bytes>) -> JobResult {
         content_type: None,
         attempt: 1,
         finished_at_ms: 5,
+        reader: Namespace::Shared,
     };
     JobResult { head, body: body.into() }
 }

@@ -68,7 +68,7 @@ impl Native {
             lease: lease_ms.map(Duration::from_millis),
             wait: Duration::from_millis(within("wait_ms", wait_ms, 0..=WAIT_MS_MAX)?),
         };
-        let deliveries = self.sqs.receive(&queue, options).await.map_err(queue_error)?;
+        let deliveries = self.sqs.receive(&request.caller, &queue, options).await.map_err(queue_error)?;
         self.sqs.count_received(&queue, deliveries.len() as u64);
         let messages: Vec<_> = deliveries.iter().map(DeliveryJson::new).collect();
         let response = json_response(StatusCode::OK, &json!({"messages": messages}));

@@ -18,6 +18,7 @@ mod explain;
 mod external_client;
 mod failover;
 mod fairness;
+mod fairness_keys;
 mod fleet;
 mod full_disk;
 mod link;

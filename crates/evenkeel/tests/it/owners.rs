@@ -210,6 +210,22 @@ fn the_command_line_creates_names_and_assigns_queues_of_tenants() {
 }
 
 #[test]
+fn a_long_poll_gets_no_message_of_a_queue_that_its_consumer_may_no_longer_use() {
+    let gateway = Gateway::start("owners-poll");
+    let Gateway { acme, mallory, server, .. } = &gateway;
+    gateway.run(&["queue", "create", "jobs", "--shared"]);
+    let headers = format!("authorization: Bearer {}\r\n", mallory.trim());
+    let wait = json!({"wait_ms": 20_000});
+    let waiting = server.send("POST", "/api/queues/jobs/receive", &headers, &wait);
+    while !server.get("/metrics").body.lines().any(|line| line == "evenkeel_sqs_waiting 1") {}
+    gateway.run(&["queue", "assign", "jobs", "--owner", "acme"]);
+    assert_eq!(gateway.send(acme, "jobs", "of acme"), 201);
+    let reply = read(waiting);
+    assert_eq!(reply.status, 404, "{reply:?}");
+    assert_eq!(gateway.receive(acme, "jobs"), ["of acme"]);
+}
+
+#[test]
 fn a_stream_ends_when_its_consumer_may_no_longer_use_the_queue() {
     let gateway = Gateway::start("owners-stream");
     let Gateway { acme, mallory, server, .. } = &gateway;
