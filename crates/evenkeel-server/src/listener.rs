@@ -24,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::coalesce_wakes::CoalesceWakes;
 use crate::connection::{InspectedStream, SmugglingSuspect, Version};
 use crate::request_id::RequestIds;
-use crate::route::Routes;
+use crate::route::{Encryption, Routes};
 use crate::service::{BodyLength, RequestService};
 use crate::tenant::{Authenticator, Exposure};
 use crate::timer::ConnectionTimer;
@@ -130,6 +130,7 @@ impl Listener {
             in_flight: in_flight.clone(),
             body_bytes_max: self.limits.body_bytes_max,
             body_wait_max: self.limits.body_wait_max,
+            encryption: if self.tls.is_some() { Encryption::Tls } else { Encryption::None },
         };
         let drain_max = self.limits.drain_max;
         let (stopping, stopped) = watch::channel(());

@@ -37,6 +37,7 @@ pub struct ServerRequest {
     pub caller: Caller,
     /// Address of the client, or of the last proxy.
     pub peer: SocketAddr,
+    pub encryption: Encryption,
     /// Signals a client disconnect.
     pub disconnect: Disconnect,
     /// Id of the request, echoed in the response.
@@ -44,6 +45,13 @@ pub struct ServerRequest {
     pub accepted_at: Instant,
     pub(crate) body_bytes_max: u64,
     pub(crate) body_wait_max: Duration,
+}
+
+/// Encryption of a request's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encryption {
+    None,
+    Tls,
 }
 
 impl ServerRequest {
@@ -200,6 +208,18 @@ impl Routes {
             }
         };
         &mut self.prefixes[index].1
+    }
+
+    /// Lists method and path of every route, sorted.
+    pub fn list(&self) -> Vec<(Method, String)> {
+        let exact = self.exact.iter().map(|(path, routes)| (path.clone(), routes));
+        let prefixes = self.prefixes.iter().map(|(prefix, routes)| (format!("{prefix}*"), routes));
+        let mut list = Vec::with_capacity(self.len);
+        for (path, routes) in exact.chain(prefixes) {
+            list.extend(routes.iter().map(|route| (route.method.clone(), path.clone())));
+        }
+        list.sort_by(|a, b| (&a.1, a.0.as_str()).cmp(&(&b.1, b.0.as_str())));
+        list
     }
 
     /// Splits the table for two listeners; returns that of the public and that of the admin listener.
@@ -363,6 +383,14 @@ mod tests {
         let rule = "must be a path such as `/a/b`, or a prefix such as `/a/*`";
         assert_eq!(error("/b*"), format!("invalid route \"/b*\": {rule}"));
         assert_eq!(error("b"), format!("invalid route \"b\": {rule}"));
+    }
+
+    #[test]
+    fn the_list_has_every_route() {
+        let table = table(&[(Method::PUT, "/a/*", Access::Tenant), (Method::GET, "/a/*", Access::Tenant)]);
+        let list: Vec<String> =
+            table.list().iter().map(|(method, path)| format!("{method} {path}")).collect();
+        assert_eq!(list, ["GET /a/*", "PUT /a/*", "GET /livez", "GET /readyz"]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use evenkeel_policy::time::Duration;
-use http::header::CONNECTION;
+use http::header::{CONNECTION, HOST};
 use http::{HeaderMap, HeaderValue, Request, Version};
 use http_body_util::Limited;
 use hyper::body::{Body as _, Incoming};
@@ -19,7 +19,7 @@ use crate::body::Response;
 use crate::disconnect::{Disconnect, RequestGuard, TrackedBody};
 use crate::origin::{check_json, is_api};
 use crate::request_id::{REQUEST_ID, RequestIds};
-use crate::route::{HandlerFuture, RateLimit, Route, RouteMiss, Routes, ServerRequest};
+use crate::route::{Encryption, HandlerFuture, RateLimit, Route, RouteMiss, Routes, ServerRequest};
 use crate::tenant::{Authenticator, Caller};
 
 /// Headers that may occur at most once: two parsers could pick different values.
@@ -34,6 +34,7 @@ pub(crate) struct RequestService {
     pub(crate) in_flight: Arc<AtomicUsize>,
     pub(crate) body_bytes_max: usize,
     pub(crate) body_wait_max: Duration,
+    pub(crate) encryption: Encryption,
 }
 
 /// Result of the framing check of a request.
@@ -86,6 +87,9 @@ impl RequestService {
             return Err(ApiError::Framing);
         }
         check_single_values(request.headers())?;
+        if request.version() == Version::HTTP_11 && !request.headers().contains_key(HOST) {
+            return Err(ApiError::invalid("a request over HTTP/1.1 needs a Host header"));
+        }
         let route = route?;
         self.auth.check_site(route.access, request.headers(), request.uri())?;
         let caller = self.auth.caller(route.access, request.headers(), peer)?;
@@ -106,6 +110,7 @@ impl RequestService {
             request,
             caller,
             peer,
+            encryption: self.encryption,
             disconnect,
             request_id,
             accepted_at,

@@ -26,6 +26,7 @@ mod openai;
 mod openapi;
 mod paths;
 mod queues;
+mod security;
 mod serve;
 mod server_process;
 mod smuggling;
