@@ -82,18 +82,23 @@ impl Gateway {
         let (method, path) = row.split_once(' ').unwrap();
         if method == "SQS" {
             let target = format!("x-amz-target: AmazonSQS.{path}\r\n");
-            return self.signed("sqs", "/", &target, &self.sqs_body(), caller, extra);
+            return self.signed("sqs", "/", &target, &self.sqs_body(path), caller, extra);
         }
         if RDS_PATHS.contains(&path) {
             return self.signed("rds-data", path, "", "{}", caller, extra);
         }
-        if path == "/{account}/*" {
-            let path = format!("/{}/q", self.account);
+        if row == "POST /" || path == "/{account}/*" {
+            let path = if row == "POST /" { path.to_owned() } else { format!("/{}/q", self.account) };
             let target = "x-amz-target: AmazonSQS.SendMessage\r\n";
-            return self.signed("sqs", &path, target, &self.sqs_body(), caller, extra);
+            return self.signed("sqs", &path, target, &self.sqs_body("SendMessage"), caller, extra);
         }
         let body = if matches!(method, "POST" | "PUT" | "PATCH") { "{}" } else { "" };
-        let body = if path == "/" && method == "POST" { "{}" } else { body };
+        let path = match row {
+            "POST /v1/*" => "/v1/score",
+            "GET /dev/*" => "/dev/main/v2",
+            "POST /dev/*" => "/dev/main/v2/pipeline",
+            _ => path,
+        };
         let path = path.replace("{queue}", self.queue).replace('*', "x");
         let path = path.replace(['{', '}'], "");
         let key = match caller {
@@ -103,10 +108,11 @@ impl Gateway {
             Caller::Wrong => Some("ek-wrong"),
         };
         let headers = match key {
-            None => String::new(),
-            Some(key) if path == "/sql" => {
-                format!("neon-connection-string: postgresql://u:{key}@localhost/main\r\n")
+            _ if path == "/sql" => {
+                let password = key.unwrap_or_default();
+                format!("neon-connection-string: postgresql://u:{password}@localhost/main\r\n")
             }
+            None => String::new(),
             Some(key) => format!("authorization: Bearer {key}\r\n"),
         };
         self.send(method, &path, &format!("{headers}{extra}content-type: application/json\r\n"), body)
@@ -135,11 +141,13 @@ impl Gateway {
     }
 
     /// Returns a body with the parameters of every operation.
-    fn sqs_body(&self) -> String {
+    fn sqs_body(&self, operation: &str) -> String {
         let account = &self.account;
+        // The other tenant may create queues of its own, which must not be the one it looks for.
+        let name = if operation == "CreateQueue" { "new" } else { "q" };
         let entry = json!({"Id": "a", "MessageBody": "x", "ReceiptHandle": "x", "VisibilityTimeout": 1});
         json!({
-            "QueueUrl": format!("http://localhost/{account}/q"), "QueueName": "q", "MessageBody": "x",
+            "QueueUrl": format!("http://localhost/{account}/q"), "QueueName": name, "MessageBody": "x",
             "ReceiptHandle": "x", "Entries": [entry], "Attributes": {}, "Tags": {}, "TagKeys": ["a"],
             "Label": "l", "AWSAccountIds": ["123456789012"], "Actions": ["SendMessage"],
             "SourceArn": format!("arn:aws:sqs:us-east-1:{account}:q"), "TaskHandle": "x", "VisibilityTimeout": 1,
@@ -174,10 +182,18 @@ impl Gateway {
             "{method} {path}: {rest}"
         );
         assert!(status != 500, "{method} {path}: {rest}");
-        if rest.contains("there is no queue") || rest.contains("NonExistentQueue") {
+        let has = |code: &str| status >= 400 && rest.contains(code);
+        if ["there is no queue", "NonExistentQueue", "ResourceNotFoundException"].into_iter().any(has) {
             return "hidden".to_owned();
         }
-        if matches!(status, 401 | 403) { status.to_string() } else { "yes".to_owned() }
+        // AWS and Neon have their own status for some errors.
+        if has("28P01") {
+            return "401".to_owned();
+        }
+        if matches!(status, 401 | 403) && !has("PurgeQueueInProgress") {
+            return status.to_string();
+        }
+        "yes".to_owned()
     }
 }
 
@@ -200,7 +216,8 @@ fn routes(gateway: &Gateway) -> Vec<String> {
     let described = gateway.server.get("/api/openapi.json").json();
     let mut rows = Vec::new();
     for route in listed["routes"].as_array().unwrap() {
-        let (method, path) = (route["method"].as_str().unwrap(), route["path"].as_str().unwrap());
+        let method = route["method"].as_str().unwrap();
+        let path = route["path"].as_str().unwrap();
         let Some(prefix) = path.strip_suffix('*').filter(|prefix| prefix.starts_with("/api/")) else {
             rows.push(format!("{method} {path}"));
             continue;
