@@ -5,6 +5,7 @@ mod aws;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -290,4 +291,44 @@ fn every_route_and_operation_admits_whom_the_table_says() {
     assert!(routes.len() > 70, "{} routes", routes.len());
     assert_eq!(tenants.server.get("/api/nodes").json()["nodes"], Value::Array(Vec::new()));
     drop((tenants.dir, open.dir));
+}
+
+#[test]
+fn an_unsigned_payload_is_accepted_only_over_tls() {
+    let dir = TestDir::new("security-unsigned");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    dir.write("cert.pem", &made.cert.pem());
+    dir.write("key.pem", &made.signing_key.serialize_pem());
+    let acme = Identity::create(&dir, "acme");
+    let list = |scheme: &str, server: &ServerProcess| {
+        let extra = "x-amz-content-sha256: UNSIGNED-PAYLOAD\r\nx-amz-target: AmazonSQS.ListQueues\r\n";
+        let signed = acme.aws.sign("sqs", "/", extra, "{}");
+        let url = format!("{scheme}://localhost:{}/", server.address.port());
+        let mut curl = Command::new("curl");
+        curl.args([
+            "--silent",
+            "--noproxy",
+            "*",
+            "--cacert",
+            "cert.pem",
+            "--data",
+            "{}",
+            "--header",
+            "host: localhost",
+        ]);
+        for header in extra.lines().chain(signed.lines()) {
+            curl.args(["--header", header]);
+        }
+        let output = curl.current_dir(dir.file("")).arg(url).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let server = ServerProcess::start(&dir, &[]);
+    let refused = list("http", &server);
+    assert!(refused["message"].as_str().unwrap().contains("UNSIGNED-PAYLOAD needs TLS"), "{refused}");
+    drop(server);
+    dir.write("evenkeel.toml", "[server.tls]\ncert = 'cert.pem'\nkey = 'key.pem'\n");
+    let server = ServerProcess::start(&dir, &[]);
+    let listed = list("https", &server);
+    assert!(listed.get("__type").is_none(), "{listed}");
 }

@@ -1,5 +1,6 @@
 //! AWS Signature Version 4, as a client signs requests.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use evenkeel_server::hex::hex;
@@ -13,19 +14,18 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Returns the headers that sign a `POST` to `localhost`; `target` is the line of `X-Amz-Target`, or empty.
-    pub(super) fn sign(&self, service: &str, path: &str, target: &str, body: &str) -> String {
+    /// Returns the headers that sign a `POST` to `localhost`; `extra` has the lines of further headers to sign.
+    pub(super) fn sign(&self, service: &str, path: &str, extra: &str, body: &str) -> String {
         let now = Command::new("date").args(["-u", "+%Y%m%dT%H%M%SZ"]).output().unwrap();
         let now = String::from_utf8(now.stdout).unwrap();
         let now = now.trim();
         let scope = format!("{}/us-east-1/{service}/aws4_request", &now[..8]);
-        let mut headers = format!("host:localhost\nx-amz-date:{now}\n");
-        let mut names = "host;x-amz-date".to_owned();
-        if let Some((name, value)) = target.trim_end().split_once(": ") {
-            headers.push_str(&format!("{name}:{value}\n"));
-            names.push_str(&format!(";{name}"));
-        }
-        let canonical = format!("POST\n{path}\n\n{headers}\n{names}\n{}", sha256(body));
+        let mut signed = BTreeMap::from([("host", "localhost"), ("x-amz-date", now)]);
+        signed.extend(extra.lines().filter_map(|line| line.split_once(": ")));
+        let hash = signed.get("x-amz-content-sha256").map_or_else(|| sha256(body), |hash| (*hash).to_owned());
+        let names = signed.keys().copied().collect::<Vec<_>>().join(";");
+        let headers: String = signed.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
+        let canonical = format!("POST\n{path}\n\n{headers}\n{names}\n{hash}");
         let to_sign = format!("AWS4-HMAC-SHA256\n{now}\n{scope}\n{}", sha256(&canonical));
         let mut key = format!("AWS4{}", self.secret).into_bytes();
         for part in scope.split('/').chain([to_sign.as_str()]) {
