@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use core::time::Duration;
 
 use crate::id::MessageId;
+use crate::namespace::Namespace;
 use crate::queue::Queue;
 use crate::queues::Queues;
 use crate::rejection::Rejection;
@@ -37,6 +38,9 @@ pub struct ResultHead {
     /// Attempt that produced the result.
     pub attempt: u32,
     pub finished_at_ms: u64,
+    /// Account that may read the result; shared means every user of the queue. Earlier versions do not store it.
+    #[serde(default, skip_serializing_if = "Namespace::is_shared")]
+    pub reader: Namespace,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,8 +83,12 @@ impl Queue {
 
     /// Returns the result of a message and when it expires, if there is one.
     ///
-    /// The id of a moved message names the queue it was sent to, which may be another one, or deleted.
+    /// The id of a moved message names the queue it was sent to, which may be another one of the same owner, or deleted.
     pub async fn result(&self, id: MessageId) -> Result<Option<(JobResult, UnixMillis)>, Rejection> {
+        let origin = self.0.known.read().get(&id.queue).copied();
+        if origin.is_some_and(|origin| origin != self.descriptor().namespace) {
+            return Ok(None);
+        }
         let stored = wait_for_completion(|done| self.0.store.result(id, done)).await?;
         let Some(stored) = stored.filter(|stored| self.now() < stored.expires_at) else { return Ok(None) };
         let corrupt = || StoreError::Io(format!("the result of {id} is corrupt"));
@@ -117,12 +125,16 @@ mod tests {
             content_type: Some("application/json".into()),
             attempt: 3,
             finished_at_ms: 7,
+            reader: Namespace::Shared,
         };
         let result = JobResult { head, body: Bytes::from_static(b"\x00{}") };
         let bytes = result.encode().unwrap();
         let head = br#"{"state":"failed","status":422,"content_type":"application/json","attempt":3,"finished_at_ms":7}"#;
         assert_eq!(bytes[4..4 + head.len()], *head);
-        assert_eq!(JobResult::decode(&bytes), Some(result));
+        assert_eq!(JobResult::decode(&bytes), Some(result.clone()));
+        let reader = Namespace::Account("123456789012".parse().unwrap());
+        let owned = JobResult { head: ResultHead { reader, ..result.head.clone() }, ..result.clone() };
+        assert_eq!(JobResult::decode(&owned.encode().unwrap()), Some(owned));
         for cut in 0..40 {
             assert_eq!(JobResult::decode(&bytes.slice(..cut)), None, "{cut}");
         }

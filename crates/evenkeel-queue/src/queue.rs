@@ -16,7 +16,9 @@ use tokio::sync::{oneshot, watch};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::job_status::JobStatusTable;
 use crate::message::{Delivery, EnqueueResult, KEY_BYTES_MAX, MessageMeta, NewMessage, Payload};
-use crate::queue_actor::{MoveRequest, Msg, ReceiptResults, ReceiveRequest, SharedQueueTotals, WhenEmpty};
+use crate::queue_actor::{
+    KnownQueues, MoveRequest, Msg, ReceiptResults, ReceiveRequest, SharedQueueTotals, WhenEmpty,
+};
 use crate::queue_state::{
     AbandonMode, Explanation, KeyStats, LeasedMessage, MoveCursor, QueueStats, QueueTotals,
 };
@@ -42,6 +44,7 @@ pub struct Queue(pub(crate) Arc<QueueInner>);
 pub(crate) struct QueueInner {
     pub(crate) id: QueueId,
     pub(crate) store: Arc<dyn Store>,
+    pub(crate) known: KnownQueues,
     pub(crate) signer: Arc<ReceiptSigner>,
     pub(crate) clock: WallClock,
     pub(crate) gauge: Arc<SharedQueueTotals>,

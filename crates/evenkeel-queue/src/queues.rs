@@ -203,14 +203,45 @@ impl Queues {
         let changed_at = self.clock.now().0;
         let descriptor = QueueDescriptor { settings, metadata, changed_at, ..(*old).clone() };
         self.store_descriptor(Some(queue.id()), descriptor.clone()).await.map_err(CreateError::Store)?;
+        self.replace_descriptor(queue, descriptor);
+        self.changes.send_replace(());
+        Ok(())
+    }
+
+    /// Moves a queue to another namespace, with its messages and leases, and changes its settings and metadata.
+    pub async fn assign(
+        &self,
+        queue: &Queue,
+        namespace: Namespace,
+        settings: QueueSettings,
+        metadata: String,
+    ) -> Result<(), CreateError> {
+        let _lock = self.change_lock.lock().await;
+        let old = queue.descriptor();
+        if self.get(namespace, &old.name).is_some_and(|other| other.id() != queue.id()) {
+            return Err(CreateError::NameTaken);
+        }
+        let changed_at = self.clock.now().0;
+        let descriptor = QueueDescriptor { namespace, settings, metadata, changed_at, ..(*old).clone() };
+        self.store_descriptor(Some(queue.id()), descriptor.clone()).await.map_err(CreateError::Store)?;
+        let mut table = self.table.write();
+        table.remove(&old);
+        self.replace_descriptor(queue, descriptor);
+        table.insert(queue);
+        drop(table);
+        self.known.write().insert(queue.id(), namespace);
+        self.changes.send_replace(());
+        Ok(())
+    }
+
+    /// Publishes a stored descriptor to callers and to the queue's actor.
+    fn replace_descriptor(&self, queue: &Queue, descriptor: QueueDescriptor) {
         let settings = Arc::new(descriptor.settings.clone());
         *queue.0.descriptor.write() = Arc::new(descriptor);
         // An actor that starts later reads the new settings.
         if let Owner::Active(owner) = &*queue.0.owner.borrow() {
             owner.actor.tell(Msg::Settings(settings));
         }
-        self.changes.send_replace(());
-        Ok(())
     }
 
     /// Deletes a queue and its messages.
@@ -345,6 +376,8 @@ pub enum CreateError {
     Name,
     #[error(transparent)]
     Setting(BadSetting),
+    #[error("the new owner has another queue of this name")]
+    NameTaken,
     #[error("order is fixed when a queue is created")]
     OrderIsFixed,
     #[error("there are {max} queues, the maximum")]

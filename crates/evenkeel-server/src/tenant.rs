@@ -26,6 +26,8 @@ use crate::rate_window::{MinuteWindow, RateDecision};
 pub const TENANTS_MAX: usize = 10_000;
 /// API keys per tenant.
 pub const KEYS_MAX: usize = 16;
+/// Entry of [`TenantSettings::act_for`] that covers every first level.
+pub const ACT_FOR_ALL: &str = "*";
 /// Queues that a tenant may own unless its settings have another limit.
 pub const QUEUES_MAX: u32 = 1_000;
 /// Tenant of every caller while no tenants are configured. Its id is reserved, so that no configured tenant gets it.
@@ -57,6 +59,8 @@ pub struct TenantSettings {
     /// Allowed models; empty means all.
     pub models: Vec<String>,
     pub sql: TenantSql,
+    /// First levels of fairness keys under which the tenant may send to queues of others; `*` means all.
+    pub act_for: Vec<String>,
     /// Number of queues that the tenant may own; `None` means [`QUEUES_MAX`].
     pub queues_max: Option<u32>,
     /// Number that names the tenant's queues, drawn once and never reused; `None` means that it owns no queues.
@@ -140,6 +144,17 @@ impl Tenant {
             return Ok(());
         }
         Err(ApiError::ModelForbidden { model: model.to_owned() })
+    }
+
+    /// Reports whether this is the tenant of open mode.
+    pub fn is_open(&self) -> bool {
+        self.settings.name == OPEN
+    }
+
+    /// Reports whether the tenant may send messages under a fairness key with this first level in queues of others.
+    pub fn may_act_for(&self, first_level: &str) -> bool {
+        let listed = |allowed: &String| allowed == ACT_FOR_ALL || allowed == first_level;
+        first_level == self.settings.name || self.settings.act_for.iter().any(listed)
     }
 
     /// Rejects a datasource that the tenant may not use.

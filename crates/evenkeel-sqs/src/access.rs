@@ -1,15 +1,18 @@
 //! Access to queues: the queues that a caller sees, and the operations that it may perform on them.
 //!
-//! A name is looked up among the caller's own queues, then among the shared ones. A queue that the caller may not use
-//! is not found, exactly like a queue that does not exist.
+//! A name is looked up among the caller's own queues, then among the shared ones. The owner of a queue may do everything
+//! with it; others need a grant of the queue's policy. A queue that the caller may not use is not found, exactly like a
+//! queue that does not exist.
 
 use evenkeel_policy::account::AccountNumber;
 use evenkeel_queue::{Namespace, Queue};
-use evenkeel_server::tenant::{Caller, QUEUES_MAX};
+use evenkeel_server::tenant::{Caller, QUEUES_MAX, Tenant, Tenants};
 
 use crate::api::SqsApi;
 use crate::arn::QueueRef;
 use crate::operation::Operation;
+use crate::policy::{self, PolicyRequest};
+use crate::queue_metadata::QueueMetadata;
 
 /// Returns the namespace in which a caller creates queues.
 pub(crate) fn home_of(caller: &Caller) -> Namespace {
@@ -28,6 +31,13 @@ pub(crate) fn sender_of(caller: &Caller) -> &str {
     }
 }
 
+/// Returns the name of a namespace's owner, or its account number if no tenant has it; `None` for the shared namespace.
+pub fn owner_name(tenants: &Tenants, namespace: Namespace) -> Option<String> {
+    let Namespace::Account(account) = namespace else { return None };
+    let name = tenants.with_account(account).map(|tenant| tenant.settings.name.clone());
+    Some(name.unwrap_or_else(|| account.to_string()))
+}
+
 impl SqsApi {
     /// Finds the queue that a caller names, if the caller may perform the operation on it.
     pub(crate) fn find(&self, caller: &Caller, queue: QueueRef<'_>, operation: Operation) -> Option<Queue> {
@@ -43,31 +53,65 @@ impl SqsApi {
     }
 
     /// Reports whether a caller may perform an operation on a queue.
-    pub(crate) fn allows(&self, caller: &Caller, queue: &Queue, _operation: Operation) -> bool {
-        let namespace = queue.descriptor().namespace;
-        match caller {
-            Caller::Admin => true,
-            Caller::Tenant(_) => namespace == home_of(caller) || namespace == Namespace::Shared,
-            Caller::Public => false,
+    pub(crate) fn allows(&self, caller: &Caller, queue: &Queue, operation: Operation) -> bool {
+        match (caller, operation) {
+            (Caller::Admin, _) => true,
+            (Caller::Public, _) => false,
+            // Creating a queue that exists returns it to everyone who can use it.
+            (Caller::Tenant(_), Operation::CreateQueue | Operation::ListQueues) => self.sees(caller, queue),
+            (Caller::Tenant(tenant), _) => {
+                queue.descriptor().namespace == home_of(caller) || self.grants(tenant, queue, &[operation])
+            }
         }
     }
 
-    /// Reports whether a caller finds a queue by its name and sees it in lists.
+    /// Reports whether a caller finds a queue by its name alone and sees it in lists.
     pub(crate) fn sees(&self, caller: &Caller, queue: &Queue) -> bool {
         let namespace = queue.descriptor().namespace;
         match caller {
             Caller::Admin => true,
-            Caller::Tenant(_) => namespace == home_of(caller) || namespace == Namespace::Shared,
             Caller::Public => false,
+            Caller::Tenant(_) if namespace == home_of(caller) => true,
+            Caller::Tenant(tenant) => {
+                namespace == Namespace::Shared && self.grants(tenant, queue, &Operation::GRANTABLE)
+            }
         }
     }
 
-    /// Returns the name of a queue's owner, or its account number if no tenant has it; `None` for a shared queue.
+    /// Reports whether a tenant that does not own a queue may perform one of the operations on it.
+    ///
+    /// Every tenant may do everything with a shared queue, unless the administrator has set a policy.
+    fn grants(&self, tenant: &Tenant, queue: &Queue, operations: &[Operation]) -> bool {
+        let descriptor = queue.descriptor();
+        let metadata = QueueMetadata::read(&descriptor.metadata);
+        if descriptor.namespace == Namespace::Shared && !metadata.policy_enforced {
+            return true;
+        }
+        let Some(policy) = metadata.policy else { return false };
+        let Some(account) = tenant.settings.account else { return false };
+        let arn = self.arn_of(queue);
+        operations
+            .iter()
+            .any(|&operation| policy::grants(&policy, PolicyRequest { account, operation, arn: &arn }))
+    }
+
+    /// Returns the names of shared queues that every tenant may use although nobody decided so: they were created by a
+    /// version without owners, or while there were no tenants.
+    pub fn queues_without_owner(&self) -> Vec<String> {
+        let is_without_owner = |queue: &Queue| {
+            let descriptor = queue.descriptor();
+            let metadata = QueueMetadata::read(&descriptor.metadata);
+            descriptor.namespace == Namespace::Shared
+                && !metadata.shared_on_purpose
+                && !metadata.policy_enforced
+        };
+        let found = self.queues.list("", None, usize::MAX, is_without_owner);
+        found.iter().map(|queue| queue.descriptor().name.clone()).collect()
+    }
+
+    /// Returns the name of a namespace's owner; `None` for the shared namespace.
     pub(crate) fn owner_name(&self, namespace: Namespace) -> Option<String> {
-        let Namespace::Account(account) = namespace else { return None };
-        let tenants = self.auth.tenants();
-        let name = tenants.with_account(account).map(|tenant| tenant.settings.name.clone());
-        Some(name.unwrap_or_else(|| account.to_string()))
+        owner_name(&self.auth.tenants(), namespace)
     }
 
     /// Returns the namespace of an owner, given by tenant name or account number.

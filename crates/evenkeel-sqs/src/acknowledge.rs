@@ -57,7 +57,7 @@ impl SqsApi {
     async fn delete(&self, queue: &Queue, receipts: &[Receipt]) -> Vec<Result<(), SqsError>> {
         let results = queue.ack(receipts).await;
         let deleted = results.iter().filter(|result| result.is_ok()).count();
-        self.metrics.deleted(queue, deleted as u64);
+        self.count_deleted(queue, deleted as u64);
         let results = results.into_iter().zip(receipts).map(|(result, receipt)| match result {
             // Idempotent: a client that got no response retries after the message is deleted.
             Ok(()) | Err(Rejection::MessageGone | Rejection::StaleReceipt) => {

@@ -122,7 +122,7 @@ impl SqsApi {
 
     /// Updates the gauges of all queues; called before metrics are rendered.
     pub fn update_metrics(&self) {
-        self.metrics.publish_queue_totals(&self.queues);
+        self.metrics.publish_queue_totals(&self.queues, |queue| self.labels(queue));
     }
 
     async fn serve(self: Arc<Self>, mut request: ServerRequest) -> Result<Response, ApiError> {

@@ -263,7 +263,7 @@ impl From<CreateError> for SqsError {
         match error {
             CreateError::Name => bad_queue_name(),
             CreateError::Setting(bad) => Self::invalid(bad.to_string()),
-            CreateError::OrderIsFixed => Self::invalid(error.to_string()),
+            CreateError::OrderIsFixed | CreateError::NameTaken => Self::invalid(error.to_string()),
             CreateError::TooMany { .. } | CreateError::TooManyOfOwner { .. } => {
                 Self::OverLimit { message: error.to_string() }
             }

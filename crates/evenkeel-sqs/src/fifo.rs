@@ -70,9 +70,11 @@ impl DedupPolicy {
         Self { order, fifo }
     }
 
-    /// Returns the id that the client sent, or the hash of the body with `ContentBasedDeduplication`.
+    /// Returns the id that the client sent, or the hash of the body with `ContentBasedDeduplication`. `queue_scope` is the
+    /// scope of ids that are unique in the whole queue.
     pub(crate) fn name(
         &self,
+        queue_scope: &str,
         group: &str,
         requested: Option<String>,
         body: &str,
@@ -85,7 +87,7 @@ impl DedupPolicy {
             return Err(SqsError::invalid_value("MessageDeduplicationId", name, reason));
         }
         let scope = match self.fifo.scope {
-            Scope::Queue => "",
+            Scope::Queue => queue_scope,
             Scope::MessageGroup => group,
         };
         Ok(Some(DedupName { id: DedupId::new(scope, &name), name }))

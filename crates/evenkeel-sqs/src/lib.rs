@@ -5,7 +5,8 @@
 //! `settings` (queue attributes), `redrive` (dead-letter queues), `move_task`, `permission`, `tag` → a JSON response, or
 //! an `error` as AWS formats it. `attribute`, `text_validation` and `limit` are AWS's rules for messages;
 //! `stored_headers` is the format of a message's attributes in the store. `native` is the API for features that SQS
-//! does not have. `access` decides which queues a caller sees.
+//! does not have. `access` and `policy` decide which queues a caller may use, `filing` under which fairness key its messages
+//! are stored.
 
 mod access;
 mod acknowledge;
@@ -17,6 +18,7 @@ mod batch;
 mod chunked_body;
 mod error;
 mod fifo;
+mod filing;
 mod limit;
 mod metrics;
 mod move_task;
@@ -24,6 +26,7 @@ mod native;
 mod operation;
 mod options;
 mod permission;
+mod policy;
 mod queue;
 mod queue_metadata;
 mod receive;
@@ -35,6 +38,7 @@ mod tag;
 mod text_validation;
 mod time;
 
+pub use access::owner_name;
 pub use api::SqsApi;
 pub use options::SqsOptions;
-pub use stored_headers::{header_of, sender_of};
+pub use stored_headers::{accountable_tenants, client_key, header_of};

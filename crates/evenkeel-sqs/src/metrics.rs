@@ -1,10 +1,10 @@
 //! Metrics of the SQS API and of queues.
 //!
 //! Limits: for queues beyond `queues_max`, sent, received and deleted messages are counted as `other`; their other
-//! metrics are not exported. Operations and error codes are fixed sets.
+//! metrics are not exported. The label `owner` is empty for shared queues. Operations and error codes are fixed sets.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use evenkeel_queue::{Queue, QueueId, Queues};
 use evenkeel_telemetry::{
@@ -12,6 +12,7 @@ use evenkeel_telemetry::{
 };
 use parking_lot::{Mutex, RwLock};
 
+use crate::api::SqsApi;
 use crate::operation::Operation;
 
 const QUEUE_MESSAGES: MetricDesc = MetricDesc::new(
@@ -54,8 +55,24 @@ pub(crate) struct SqsMetrics {
     families: Families,
     counters_by_queue: RwLock<HashMap<QueueId, QueueCounters>>,
     queues_max: usize,
-    /// Metrics read from the queues, by queue name; the gauges of deleted queues are set to zero.
-    polled: Mutex<BTreeMap<String, PolledQueueMetrics>>,
+    /// Metrics read from the queues; the gauges of deleted queues are set to zero.
+    polled: Mutex<BTreeMap<QueueLabels, PolledQueueMetrics>>,
+    /// Queues that have their own series.
+    metered: Mutex<BTreeSet<QueueLabels>>,
+}
+
+/// Labels of a queue.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct QueueLabels {
+    pub(crate) queue: String,
+    /// Empty for a shared queue.
+    pub(crate) owner: String,
+}
+
+impl QueueLabels {
+    fn values(&self) -> [&str; 2] {
+        [&self.queue, &self.owner]
+    }
 }
 
 /// Metrics of an operation's successful requests.
@@ -65,17 +82,17 @@ struct OperationMetrics {
 }
 
 struct Families {
-    sent: Family<Counter, 1>,
-    received: Family<Counter, 1>,
-    deleted: Family<Counter, 1>,
-    expired: Family<Counter, 1>,
-    actor_restarts: Family<Counter, 1>,
-    messages: Family<Gauge, 2>,
-    bytes: Family<Gauge, 1>,
+    sent: Family<Counter, 2>,
+    received: Family<Counter, 2>,
+    deleted: Family<Counter, 2>,
+    expired: Family<Counter, 2>,
+    actor_restarts: Family<Counter, 2>,
+    messages: Family<Gauge, 3>,
+    bytes: Family<Gauge, 2>,
 }
 
 #[derive(Clone)]
-struct QueueCounters {
+pub(crate) struct QueueCounters {
     sent: Counter,
     received: Counter,
     deleted: Counter,
@@ -96,6 +113,7 @@ impl SqsMetrics {
         let operation = Label { name: "operation", values_max: Operation::ALL.len() };
         let code = Label { name: "code", values_max: CODES_MAX };
         let queue = Label { name: "queue", values_max: queues_max };
+        let owner = Label { name: "owner", values_max: queues_max };
         let state = Label { name: "state", values_max: 3 };
         let requests = registry.counters(SQS_REQUESTS_TOTAL, [operation, code])?;
         let seconds = registry.histograms(SQS_REQUEST_SECONDS, [operation], DURATION_BOUNDS)?;
@@ -108,17 +126,18 @@ impl SqsMetrics {
             operations: operations.collect(),
             requests,
             families: Families {
-                sent: registry.counters(QUEUE_SENT_TOTAL, [queue])?,
-                received: registry.counters(QUEUE_RECEIVED_TOTAL, [queue])?,
-                deleted: registry.counters(QUEUE_DELETED_TOTAL, [queue])?,
-                expired: registry.counters(QUEUE_EXPIRED_TOTAL, [queue])?,
-                actor_restarts: registry.counters(QUEUE_ACTOR_RESTARTS_TOTAL, [queue])?,
-                messages: registry.gauges(QUEUE_MESSAGES, [queue, state])?,
-                bytes: registry.gauges(QUEUE_BYTES, [queue])?,
+                sent: registry.counters(QUEUE_SENT_TOTAL, [queue, owner])?,
+                received: registry.counters(QUEUE_RECEIVED_TOTAL, [queue, owner])?,
+                deleted: registry.counters(QUEUE_DELETED_TOTAL, [queue, owner])?,
+                expired: registry.counters(QUEUE_EXPIRED_TOTAL, [queue, owner])?,
+                actor_restarts: registry.counters(QUEUE_ACTOR_RESTARTS_TOTAL, [queue, owner])?,
+                messages: registry.gauges(QUEUE_MESSAGES, [queue, owner, state])?,
+                bytes: registry.gauges(QUEUE_BYTES, [queue, owner])?,
             },
             counters_by_queue: RwLock::default(),
             queues_max,
             polled: Mutex::default(),
+            metered: Mutex::default(),
         })
     }
 
@@ -140,58 +159,87 @@ impl SqsMetrics {
         WaitingGuard(&self.waiting)
     }
 
-    pub(crate) fn sent(&self, queue: &Queue, count: u64) {
-        self.counters(queue).sent.add(count);
-    }
-
-    pub(crate) fn received(&self, queue: &Queue, count: u64) {
-        self.counters(queue).received.add(count);
-    }
-
-    pub(crate) fn deleted(&self, queue: &Queue, count: u64) {
-        self.counters(queue).deleted.add(count);
-    }
-
-    fn counters(&self, queue: &Queue) -> QueueCounters {
-        if let Some(counters) = self.counters_by_queue.read().get(&queue.id()) {
+    /// Returns the counters of a queue; `labels` is called for a queue that is not cached.
+    pub(crate) fn counters(&self, queue: QueueId, labels: impl FnOnce() -> QueueLabels) -> QueueCounters {
+        if let Some(counters) = self.counters_by_queue.read().get(&queue) {
             return counters.clone();
         }
-        let descriptor = queue.descriptor();
+        let labels = self.metered(labels());
         let mut cached = self.counters_by_queue.write();
         // This is a cache: cleared when full, because entries of deleted queues would accumulate (ids are not reused).
         if cached.len() >= self.queues_max {
             cached.clear();
         }
-        let name = [descriptor.name.as_str()];
         let counters = QueueCounters {
-            sent: self.families.sent.with(name),
-            received: self.families.received.with(name),
-            deleted: self.families.deleted.with(name),
+            sent: self.families.sent.with(labels.values()),
+            received: self.families.received.with(labels.values()),
+            deleted: self.families.deleted.with(labels.values()),
         };
-        cached.insert(queue.id(), counters.clone());
+        cached.insert(queue, counters.clone());
         counters
     }
 
+    /// Forgets the counters of a queue whose labels have changed.
+    pub(crate) fn forget(&self, queue: QueueId) {
+        self.counters_by_queue.write().remove(&queue);
+    }
+
+    /// Returns the labels of a queue, or `other` if too many queues have their own series.
+    fn metered(&self, labels: QueueLabels) -> QueueLabels {
+        let mut metered = self.metered.lock();
+        if metered.len() < self.queues_max {
+            metered.insert(labels.clone());
+        }
+        if metered.contains(&labels) {
+            return labels;
+        }
+        QueueLabels { queue: OTHER.to_owned(), owner: OTHER.to_owned() }
+    }
+
     /// Updates the metrics that are read from the queues: gauges, expired messages and actor restarts.
-    pub(crate) fn publish_queue_totals(&self, queues: &Queues) {
+    pub(crate) fn publish_queue_totals(&self, queues: &Queues, labels: impl Fn(&Queue) -> QueueLabels) {
         let mut published = self.polled.lock();
         for metrics in published.values() {
             metrics.set_gauges([0; 4]);
         }
         // Queues beyond the limit are skipped: as `other` they would overwrite each other's gauges.
         for queue in queues.list("", None, self.queues_max, |_| true) {
-            let descriptor = queue.descriptor();
-            let name = &descriptor.name;
+            let labels = labels(&queue);
             let totals = queue.totals();
-            let exceeds_limit = published.len() >= self.queues_max && !published.contains_key(name);
+            let exceeds_limit = published.len() >= self.queues_max && !published.contains_key(&labels);
             if exceeds_limit {
                 continue;
             }
-            let metrics = published.entry(name.clone()).or_insert_with(|| self.families.polled(name));
+            let metrics = published.entry(labels).or_insert_with_key(|labels| self.families.polled(labels));
             metrics.set_gauges([totals.pending, totals.in_flight, totals.delayed, totals.bytes]);
             metrics.expired.advance_to(totals.expired);
             metrics.actor_restarts.advance_to(queue.actor_restarts());
         }
+    }
+}
+
+impl SqsApi {
+    pub(crate) fn count_sent(&self, queue: &Queue, count: u64) {
+        self.counters(queue).sent.add(count);
+    }
+
+    pub(crate) fn count_received(&self, queue: &Queue, count: u64) {
+        self.counters(queue).received.add(count);
+    }
+
+    pub(crate) fn count_deleted(&self, queue: &Queue, count: u64) {
+        self.counters(queue).deleted.add(count);
+    }
+
+    fn counters(&self, queue: &Queue) -> QueueCounters {
+        self.metrics.counters(queue.id(), || self.labels(queue))
+    }
+
+    /// Returns the labels of a queue in metrics.
+    pub(crate) fn labels(&self, queue: &Queue) -> QueueLabels {
+        let descriptor = queue.descriptor();
+        let owner = self.owner_name(descriptor.namespace).unwrap_or_default();
+        QueueLabels { queue: descriptor.name.clone(), owner }
     }
 }
 
@@ -205,14 +253,15 @@ impl Drop for WaitingGuard<'_> {
 }
 
 impl Families {
-    fn polled(&self, name: &str) -> PolledQueueMetrics {
+    fn polled(&self, labels: &QueueLabels) -> PolledQueueMetrics {
+        let QueueLabels { queue, owner } = labels;
         PolledQueueMetrics {
-            pending: self.messages.with([name, "pending"]),
-            in_flight: self.messages.with([name, "in_flight"]),
-            delayed: self.messages.with([name, "delayed"]),
-            bytes: self.bytes.with([name]),
-            expired: self.expired.with([name]),
-            actor_restarts: self.actor_restarts.with([name]),
+            pending: self.messages.with([queue, owner, "pending"]),
+            in_flight: self.messages.with([queue, owner, "in_flight"]),
+            delayed: self.messages.with([queue, owner, "delayed"]),
+            bytes: self.bytes.with(labels.values()),
+            expired: self.expired.with(labels.values()),
+            actor_restarts: self.actor_restarts.with(labels.values()),
         }
     }
 }

@@ -276,6 +276,11 @@ impl MoveTasks {
         Self(Mutex::new(tasks.collect()))
     }
 
+    /// Reports whether a task that moves messages from a queue is active.
+    pub(crate) fn is_active(&self, source: QueueId) -> bool {
+        self.0.lock().iter().any(|task| task.source == source && !task.state.lock().is_finished())
+    }
+
     fn add(&self, task: Arc<Task>) -> Result<(), SqsError> {
         let mut tasks = self.0.lock();
         let is_active = |task: &&Arc<Task>| !task.state.lock().is_finished();

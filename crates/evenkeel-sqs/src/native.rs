@@ -1,9 +1,10 @@
 //! The native queue API, `/api/queues…`, for features that SQS does not have.
 //!
 //! Tenants send and consume; operations that change a queue for everyone (settings, limits of keys, purge, redrive,
-//! delete) need an admin key. A queue of another owner is named `owner/name`, with the slash percent-encoded. Both APIs share the messages: a header of the native API is an SQS message attribute.
+//! assign, delete) need an admin key. A queue of another owner is named `owner/name`, with the slash percent-encoded. Both APIs share the messages: a header of the native API is an SQS message attribute.
 
 mod admin;
+mod assign;
 mod consume;
 mod json;
 mod keys;
@@ -36,6 +37,8 @@ use crate::operation::Operation;
 
 const QUEUES: &str = "/api/queues";
 const QUEUE: &str = "/api/queues/";
+/// Queues of other owners that an error names.
+const OWNERS_NAMED_MAX: usize = 5;
 const METHODS: [Method; 6] =
     [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::PATCH, Method::OPTIONS];
 
@@ -83,8 +86,14 @@ impl Native {
             ("DELETE", [name]) => self.delete(&request, name).await,
             ("POST", [name, "messages"]) => self.send(&mut request, &queue(name, Op::SendMessage)?).await,
             ("GET", [name, "messages"]) => peek(&request, &queue(name, Op::ReceiveMessage)?).await,
-            ("GET", [name, "messages", id]) => explain(&queue(name, Op::GetQueueAttributes)?, id).await,
-            ("GET", [name, "results", id]) => result(&queue(name, Op::ReceiveMessage)?, id).await,
+            ("GET", [name, "messages", id]) => {
+                explain(&queue(name, Op::GetQueueAttributes)?, id, &caller).await
+            }
+            ("GET", [name, "results", id]) => {
+                // The sender of a job reads its result.
+                let found = queue(name, Op::SendMessage).or_else(|_| queue(name, Op::ReceiveMessage));
+                result(&found?, id, &caller).await
+            }
             ("POST", [name, "receive"]) => self.receive(&mut request, queue(name, Op::ReceiveMessage)?).await,
             ("POST", [name, "ack"]) => self.ack(&mut request, &queue(name, Op::DeleteMessage)?).await,
             ("POST", [name, "nack"]) => {
@@ -102,6 +111,7 @@ impl Native {
             ("POST", [name, "redrive"]) => {
                 self.redrive(&mut request, &queue(name, Op::StartMessageMoveTask)?).await
             }
+            ("POST", [name, "assign"]) => self.assign(&mut request, name).await,
             (_, parts) => Err(route_error(parts)),
         }
     }
@@ -109,7 +119,30 @@ impl Native {
     /// Finds the queue that a caller names, if the caller may perform the operation on it.
     fn queue(&self, caller: &Caller, name: &str, operation: Operation) -> Result<Queue, ApiError> {
         let queue = self.queue_ref(name).and_then(|queue| self.sqs.find(caller, queue, operation));
-        queue.ok_or_else(|| no_queue(name))
+        queue.ok_or_else(|| match caller {
+            Caller::Admin => self.no_queue_but(name),
+            Caller::Tenant(_) | Caller::Public => no_queue(name),
+        })
+    }
+
+    /// Returns the error for an unknown name, with the queues of that name that tenants own.
+    fn no_queue_but(&self, name: &str) -> ApiError {
+        let owned =
+            self.sqs.queues.list(name, None, OWNERS_NAMED_MAX, |queue| queue.descriptor().name == name);
+        let owned: Vec<String> = owned.iter().filter_map(|queue| self.full_name(queue)).collect();
+        match owned.as_slice() {
+            [] => no_queue(name),
+            owned => {
+                let what = format!("shared queue {name:?}; tenants own {}", owned.join(", "));
+                ApiError::NotFound { what }
+            }
+        }
+    }
+
+    /// Returns `owner/name`; `None` for a shared queue.
+    fn full_name(&self, queue: &Queue) -> Option<String> {
+        let descriptor = queue.descriptor();
+        Some(format!("{}/{}", self.sqs.owner_name(descriptor.namespace)?, descriptor.name))
     }
 
     /// Parses `name` or `owner/name`; the owner is the name of a tenant or an account number.
@@ -126,7 +159,7 @@ fn route_error(parts: &[&str]) -> ApiError {
         [_] => "GET, PUT, DELETE",
         [_, "messages"] => "GET, POST",
         [_, "messages" | "results", _] | [_, "stream" | "keys"] => "GET",
-        [_, "receive" | "ack" | "nack" | "extend" | "purge" | "redrive"] => "POST",
+        [_, "receive" | "ack" | "nack" | "extend" | "purge" | "redrive" | "assign"] => "POST",
         [_, "keys", _] => "PUT",
         _ => return ApiError::NoRoute,
     };

@@ -1,4 +1,4 @@
-//! AddPermission and RemovePermission: statements of a queue's policy, which is stored but not enforced.
+//! AddPermission and RemovePermission: statements of a queue's policy.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

@@ -12,9 +12,15 @@ use crate::fifo::FifoSettings;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct QueueMetadata {
-    /// Stored, but not enforced.
+    /// Policy of the owner. On a shared queue it has no effect, unless the administrator has set it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) policy: Option<String>,
+    /// The administrator has set the policy of this shared queue.
+    #[serde(skip_serializing_if = "core::ops::Not::not")]
+    pub(crate) policy_enforced: bool,
+    /// The administrator has decided that this queue is shared.
+    #[serde(skip_serializing_if = "core::ops::Not::not")]
+    pub(crate) shared_on_purpose: bool,
     /// The dead-letter queue by name, so that it can be deleted and created again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dead_letters: Option<DeadLetterTarget>,
@@ -93,6 +99,12 @@ mod tests {
         assert_eq!(metadata.to_json(), STORED);
         assert_eq!(metadata.dead_letters.unwrap().receives_max, 3);
         assert_eq!(metadata.move_task.unwrap().to_move, 2);
+        let shared = STORED.replacen(
+            r#""policy":"{}","#,
+            r#""policy":"{}","policy_enforced":true,"shared_on_purpose":true,"#,
+            1,
+        );
+        assert_eq!(QueueMetadata::read(&shared).to_json(), shared);
         assert_eq!(QueueMetadata::default().to_json(), r#"{"managed_sse":false}"#);
         assert_eq!(QueueMetadata::read(""), QueueMetadata::default());
     }

@@ -8,15 +8,18 @@ use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::{Delivery, DeliveryOrder, Queue, Rejection};
 use evenkeel_server::disconnect::{Disconnect, ResponseEnd};
 use evenkeel_server::hex::hex;
+use evenkeel_server::tenant::Caller;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{RequestContext, SqsApi, seconds, to_json_with_capacity};
 use crate::attribute::{Attribute, Filter, digest, digest_body};
 use crate::error::SqsError;
 use crate::fifo::is_valid_id;
+use crate::filing::Filing;
 use crate::limit::{RECEIVE, VISIBILITY_SECS, WAIT_SECS};
+use crate::operation::Operation;
 use crate::send::{WRONG_QUEUE_TYPE, sequence_number};
-use crate::stored_headers::StoredHeaders;
+use crate::stored_headers::{StoredHeaders, client_key};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -99,8 +102,8 @@ impl SqsApi {
         check_attempt(request, descriptor.settings.order)?;
         let options = receive_options(request, descriptor.settings.wait_ms)?;
         let system = requested_system_attributes(request)?;
-        let deliveries = self.receive(&queue, options).await?;
-        self.metrics.received(&queue, deliveries.len() as u64);
+        let deliveries = self.receive(&context.caller, &queue, options).await?;
+        self.count_received(&queue, deliveries.len() as u64);
         let filter = Filter(&request.message_attribute_names);
         let messages = deliveries
             .iter()
@@ -116,16 +119,25 @@ impl SqsApi {
     /// Receives messages with long polling; returns an empty list on shutdown.
     pub(crate) async fn receive(
         &self,
+        caller: &Caller,
         queue: &Queue,
         options: ReceiveOptions,
     ) -> Result<Vec<Delivery>, Rejection> {
         let _waiting = self.metrics.waiting();
         let mut stopping = self.stopping.subscribe();
-        tokio::select! {
+        let received = tokio::select! {
             biased;
-            received = queue.receive(options) => received,
-            _ = stopping.wait_for(|stopping| *stopping) => Ok(Vec::new()),
+            received = queue.receive(options) => received?,
+            _ = stopping.wait_for(|stopping| *stopping) => Vec::new(),
+        };
+        // The queue may have got another owner or policy during the wait.
+        if !received.is_empty() && !self.allows(caller, queue, Operation::ReceiveMessage) {
+            let receipts: Vec<Receipt> = received.into_iter().map(|delivery| delivery.receipt).collect();
+            // Errors are ignored: those deliveries ended in the meantime.
+            drop(queue.release(&receipts).await);
+            return Err(Rejection::QueueDeleted);
         }
+        Ok(received)
     }
 
     fn received_message<'a>(
@@ -138,6 +150,7 @@ impl SqsApi {
         let body = str::from_utf8(&delivery.payload.body).unwrap_or_default();
         let stored = StoredHeaders::decode(&delivery.payload.headers).unwrap_or_else(|| StoredHeaders {
             has_group: false,
+            filing: Filing::Label,
             body_md5: digest_body(body.as_bytes()),
             sender: "",
             trace: None,
@@ -181,7 +194,10 @@ impl SqsApi {
                 is_fifo.then(|| sequence_number(delivery.id))
             }
             SystemAttribute::DeduplicationId => stored.dedup.map(str::to_owned),
-            SystemAttribute::GroupId => stored.has_group.then(|| delivery.key.to_string()),
+            SystemAttribute::GroupId => {
+                let group = || client_key(&delivery.payload.headers, &delivery.key).to_owned();
+                stored.has_group.then(group)
+            }
             SystemAttribute::TraceHeader => stored.trace.map(str::to_owned),
             SystemAttribute::DeadLetterSource => {
                 let source = self.queues.by_id(delivery.from?)?;

@@ -1,10 +1,8 @@
 //! SendMessage and SendMessageBatch.
 
 use core::time::Duration;
-use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_queue::message::DEFAULT_KEY;
 use evenkeel_queue::{DeliveryOrder, MessageId, NewMessage, Payload, Queue};
 use evenkeel_server::hex::hex;
 use serde::{Deserialize, Serialize};
@@ -15,6 +13,7 @@ use crate::attribute::{Attribute, AttributeMap, digest, digest_body, validate, v
 use crate::batch::{BatchFailure, BatchResponse, check_ids};
 use crate::error::{SqsError, too_large};
 use crate::fifo::{DedupName, DedupPolicy};
+use crate::filing::Sender;
 use crate::limit::{BATCH_BYTES_MAX, DELAY_SECS, GROUP_MAX, HEADROOM, TRACE_MAX};
 use crate::stored_headers::StoredHeaders;
 use crate::text_validation::is_valid_text;
@@ -79,7 +78,7 @@ impl SqsApi {
         let (message, mut response) = prepare(context, &queue, dedup, request)?;
         let ids = queue.enqueue(vec![message]).await?;
         response.set_id(*ids.first().ok_or(SqsError::Internal)?, dedup.order);
-        self.metrics.sent(&queue, 1);
+        self.count_sent(&queue, 1);
         Ok(response)
     }
 
@@ -111,7 +110,7 @@ impl SqsApi {
             return Ok(batch);
         }
         let ids = queue.enqueue(messages).await?;
-        self.metrics.sent(&queue, ids.len() as u64);
+        self.count_sent(&queue, ids.len() as u64);
         for (response, id) in batch.successful.iter_mut().zip(ids) {
             response.set_id(id, dedup.order);
         }
@@ -147,6 +146,7 @@ fn prepare(
     }
     let delay = delay(request.delay_seconds, dedup.order)?;
     let group = request.message_group_id.as_deref().map(check_group).transpose()?;
+    let filed = Sender::new(&context.caller, &queue.descriptor()).file(dedup.order, group);
     let dedup_name = dedup_name(dedup, group, request.message_deduplication_id, &body)?;
     let none = AttributeMap::new();
     let attributes = validate(request.message_attributes.as_ref().unwrap_or(&none))?;
@@ -162,6 +162,7 @@ fn prepare(
     };
     let stored = StoredHeaders {
         has_group: group.is_some(),
+        filing: filed.filing,
         body_md5,
         sender: sender_of(&context.caller),
         trace: trace_of(context, system.as_ref()),
@@ -170,7 +171,7 @@ fn prepare(
     };
     let headers = Bytes::from(stored.encode());
     let message = NewMessage {
-        key: Arc::from(group.unwrap_or(DEFAULT_KEY)),
+        key: filed.key,
         weight: None,
         cost: None,
         delay,
@@ -193,7 +194,7 @@ fn dedup_name(
         return requested.map_or(Ok(None), |id| Err(invalid(id)));
     }
     let group = group.ok_or(SqsError::Missing { name: "MessageGroupId" })?;
-    let name = dedup.name(group, requested, body)?;
+    let name = dedup.name("", group, requested, body)?;
     name.map(Some).ok_or_else(|| {
         SqsError::invalid(
             "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",

@@ -3,11 +3,14 @@
 //! Guarantees: decoding reverses encoding; bytes in another format decode to `None`.
 
 use crate::attribute::{Attribute, Value};
+use crate::filing::{Filing, first_level};
 
 /// First byte: version of the format.
 const LAYOUT: u8 = 1;
 const HAS_GROUP: u8 = 1;
 const HAS_DEDUP: u8 = 2;
+const SENDER_PREFIX: u8 = 4;
+const LABEL: u8 = 8;
 const TEXT: u8 = 1;
 const BINARY: u8 = 2;
 
@@ -16,6 +19,7 @@ const BINARY: u8 = 2;
 pub(crate) struct StoredHeaders<'a> {
     /// True if the sender set a group; otherwise the message has the default key.
     pub(crate) has_group: bool,
+    pub(crate) filing: Filing,
     pub(crate) body_md5: [u8; 16],
     /// Name of the tenant that sent the message.
     pub(crate) sender: &'a str,
@@ -34,7 +38,12 @@ impl<'a> StoredHeaders<'a> {
         let mut out =
             Vec::with_capacity(32 + self.sender.len() + self.trace.map_or(0, str::len) + attributes);
         let group = if self.has_group { HAS_GROUP } else { 0 };
-        out.extend([LAYOUT, group | self.dedup.map_or(0, |_| HAS_DEDUP)]);
+        let filing = match self.filing {
+            Filing::Trusted => 0,
+            Filing::Label => LABEL,
+            Filing::UnderSender => LABEL | SENDER_PREFIX,
+        };
+        out.extend([LAYOUT, group | filing | self.dedup.map_or(0, |_| HAS_DEDUP)]);
         out.extend(self.body_md5);
         push_text(&mut out, self.sender);
         push_text(&mut out, self.trace.unwrap_or_default());
@@ -78,6 +87,7 @@ impl<'a> StoredHeaders<'a> {
         }
         Some(Self {
             has_group: flags & HAS_GROUP != 0,
+            filing: filing(flags),
             body_md5,
             sender,
             trace: Some(trace).filter(|trace| !trace.is_empty()),
@@ -87,9 +97,47 @@ impl<'a> StoredHeaders<'a> {
     }
 }
 
-/// Returns the sender from the stored headers of a message; `None` if it is unknown.
-pub fn sender_of(headers: &[u8]) -> Option<&str> {
-    StoredHeaders::decode(headers).map(|stored| stored.sender).filter(|sender| !sender.is_empty())
+/// The start of stored headers: sender and filing, decoded without the attributes.
+struct Origin<'a> {
+    filing: Filing,
+    sender: &'a str,
+}
+
+impl<'a> Origin<'a> {
+    fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let mut reader = HeaderReader(bytes);
+        let [LAYOUT, flags] = *reader.take(2)? else { return None };
+        reader.take(16)?;
+        Some(Self { filing: filing(flags), sender: reader.text()? })
+    }
+}
+
+fn filing(flags: u8) -> Filing {
+    match flags & (LABEL | SENDER_PREFIX) {
+        0 => Filing::Trusted,
+        LABEL => Filing::Label,
+        _ => Filing::UnderSender,
+    }
+}
+
+/// Returns the tenants that may answer for a message, the best first: the first level of its key if the sender was allowed
+/// to act for it, then the sender.
+pub fn accountable_tenants<'a>(headers: &'a [u8], key: &'a str) -> impl Iterator<Item = &'a str> {
+    let origin = Origin::decode(headers);
+    let filing = origin.as_ref().map_or(Filing::Trusted, |origin| origin.filing);
+    let named = (filing == Filing::Trusted).then(|| first_level(key));
+    let sender = origin.map(|origin| origin.sender).filter(|sender| !sender.is_empty());
+    named.into_iter().chain(sender)
+}
+
+/// Returns a message's key as the client sent it: without the sender's name, if the API put that before it.
+pub fn client_key<'k>(headers: &[u8], key: &'k str) -> &'k str {
+    match Origin::decode(headers) {
+        Some(Origin { filing: Filing::UnderSender, sender }) => {
+            key.strip_prefix(sender).and_then(|rest| rest.strip_prefix('/')).unwrap_or(key)
+        }
+        Some(_) | None => key,
+    }
 }
 
 /// Returns a text attribute from the stored headers of a message; names are case-insensitive.
@@ -137,6 +185,7 @@ mod tests {
         ];
         let headers = StoredHeaders {
             has_group: true,
+            filing: Filing::Trusted,
             body_md5: [7; 16],
             sender: "me",
             trace: Some("t"),
@@ -155,7 +204,8 @@ mod tests {
     proptest! {
         #[test]
         fn decoding_reverses_encoding(
-            has_group: bool, body_md5: [u8; 16], sender in ".{0,64}", trace in ".{0,64}",
+            has_group: bool, filing in prop::sample::select(&[Filing::Trusted, Filing::Label, Filing::UnderSender]),
+            body_md5: [u8; 16], sender in ".{0,64}", trace in ".{0,64}",
             dedup in prop::option::of(".{1,64}"), text in ".{0,64}", binary: Vec<u8>,
         ) {
             let attributes = vec![
@@ -164,7 +214,7 @@ mod tests {
             ];
             let trace = Some(trace.as_str()).filter(|trace| !trace.is_empty());
             let dedup = dedup.as_deref();
-            let headers = StoredHeaders { has_group, body_md5, sender: &sender, trace, dedup, attributes };
+            let headers = StoredHeaders { has_group, filing, body_md5, sender: &sender, trace, dedup, attributes };
             let bytes = headers.encode();
             prop_assert_eq!(StoredHeaders::decode(&bytes), Some(headers));
         }
@@ -178,7 +228,7 @@ mod tests {
         fn headers_truncated_within_a_field_are_rejected(len in 0_usize..40) {
             let attributes = vec![Attribute { name: "a", data_type: "String", value: Value::Text("x") }];
             let headers = StoredHeaders {
-                has_group: true, body_md5: [7; 16], sender: "me", trace: None, dedup: None, attributes,
+                has_group: true, filing: Filing::Label, body_md5: [7; 16], sender: "me", trace: None, dedup: None, attributes,
             };
             let bytes = headers.encode();
             let len = len.min(bytes.len());

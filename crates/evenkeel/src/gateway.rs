@@ -65,6 +65,9 @@ pub use preflight::StartupFiles;
 pub use reload::{ReloadError, ReloadReport};
 use traces::Exporter;
 
+/// Queues that a warning names.
+const SHARED_NAMED_MAX: usize = 10;
+
 /// A running gateway.
 #[derive(Debug)]
 pub struct Gateway {
@@ -172,6 +175,7 @@ impl Gateway {
             tracing::info!(target: "evenkeel", url = self.urls.admin, "the native API and the metrics are served here only");
         }
         self.core.warn_if_open();
+        self.core.warn_if_shared();
         for (name, source) in &self.postgres {
             tokio::spawn(sql::check_postgres(name.clone(), source.clone()));
         }
@@ -263,6 +267,7 @@ impl Core {
     fn change_tenants(&self, change: TenantChange) -> Result<Option<Secret<String>>, ChangeError> {
         let mut state = self.state.lock();
         let summary = change.to_string();
+        let was_open = self.auth.tenants().is_empty();
         let (next, key) = state.tenants.apply(change, &state.admin_keys)?;
         state.started.check_exposure(next.all().len())?;
         next.write(&state.data_dir)?;
@@ -271,6 +276,9 @@ impl Core {
         state.tenants = next;
         tracing::info!(target: "evenkeel", tenants = self.auth.tenants().len(), "{summary}");
         self.warn_if_open();
+        if was_open {
+            self.warn_if_shared();
+        }
         Ok(key)
     }
 
@@ -286,6 +294,16 @@ impl Core {
         if self.auth.tenants().is_empty() {
             tracing::warn!(target: "evenkeel", "open: no tenants, so every client that reaches this server is served; `evenkeel tenant add NAME` requires API keys");
         }
+    }
+
+    /// Warns if there are tenants, and queues that all of them may use although nobody decided so.
+    fn warn_if_shared(&self) {
+        let queues = self.queue.sqs.queues_without_owner();
+        if self.auth.tenants().is_empty() || queues.is_empty() {
+            return;
+        }
+        let named = queues.iter().take(SHARED_NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+        tracing::warn!(target: "evenkeel", count = queues.len(), queues = named, "queues without an owner: every tenant can read, purge and delete them; `evenkeel queue assign QUEUE --owner TENANT` gives a queue an owner, `evenkeel queue assign QUEUE --shared` confirms that it is shared");
     }
 
     /// Renders the metrics in Prometheus' text format.

@@ -14,7 +14,7 @@ use evenkeel_queue::queue_state::QueueState;
 use evenkeel_queue::receipt::DeliveryId;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
 use evenkeel_queue::{
-    Durability, Epoch, KeyId, NewMessage, Queue, QueueId, QueueSettings, Queues, Seq, UnixMillis,
+    Durability, Epoch, KeyId, Namespace, NewMessage, Queue, QueueId, QueueSettings, Queues, Seq, UnixMillis,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
@@ -90,7 +90,8 @@ async fn on_disk(case: &EngineCase) -> io::Result<Metrics> {
     let queues = Queues::open(Arc::new(store), 10).await.map_err(io::Error::other)?;
     let durability = if let EngineCaseKind::Fill = case.kind { Durability::Os } else { Durability::Fsync };
     let settings = QueueSettings { durability, ..QueueSettings::default() };
-    let queue = queues.create("jobs", settings, String::new()).await.map_err(io::Error::other)?.queue();
+    let created = queues.create(Namespace::Shared, "jobs", settings, String::new()).await;
+    let queue = created.map_err(io::Error::other)?.queue();
     let opened = started.elapsed();
     match case.kind {
         EngineCaseKind::State => {}

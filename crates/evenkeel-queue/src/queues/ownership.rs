@@ -101,6 +101,7 @@ impl Queues {
         Queue(Arc::new(QueueInner {
             id: record.id,
             store: self.store.clone(),
+            known: self.known.clone(),
             signer: self.signer.clone(),
             clock: self.clock,
             gauge: Arc::default(),

@@ -79,6 +79,27 @@ async fn a_move_leaves_messages_whose_origin_was_deleted() {
     }
 }
 
+#[tokio::test]
+async fn a_move_leaves_messages_whose_origin_has_another_owner() {
+    for rig in Rig::both().await {
+        let dead = create(&rig, "dead", QueueSettings::default()).await;
+        let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1 });
+        let source = create(&rig, "source", QueueSettings { redrive, ..QueueSettings::default() }).await;
+        dead_letter_twenty(&source, 0).await;
+        while dead.totals().pending < 20 {
+            tokio::task::yield_now().await;
+        }
+        let owner = Namespace::Account("123456789012".parse().unwrap());
+        rig.queues.assign(&source, owner, QueueSettings::default(), String::new()).await.unwrap();
+        let left = Ok(MoveProgress { moved: 0, left: 20, next: None });
+        assert_eq!(dead.move_some(MoveCursor::default(), None, 100).await, left);
+        assert_eq!(dead.move_some(MoveCursor::default(), Some(source.id()), 100).await, left);
+        rig.queues.assign(&dead, owner, QueueSettings::default(), String::new()).await.unwrap();
+        let moved = dead.move_some(MoveCursor::default(), None, 100).await;
+        assert_eq!(moved, Ok(MoveProgress { moved: 20, left: 0, next: None }));
+    }
+}
+
 async fn create(rig: &Rig, name: &str, settings: QueueSettings) -> Queue {
     rig.queues.create(Namespace::Shared, name, settings, String::new()).await.unwrap().queue()
 }

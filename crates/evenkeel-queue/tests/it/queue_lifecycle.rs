@@ -8,7 +8,40 @@ use evenkeel_queue::queues::{CreateError, CreateResult};
 use evenkeel_queue::store::Store;
 use evenkeel_queue::{Namespace, NewMessage, QueueSettings, Rejection};
 
-use crate::harness::{Rig, receive_now, send};
+use crate::harness::{Rig, receive, receive_now, send};
+
+#[tokio::test]
+async fn an_assigned_queue_keeps_its_messages_and_leases_and_its_old_name_is_free() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    send(&queue, ["a", "a"]).await;
+    let leased = receive(&queue, 1).await;
+    let owner = Namespace::Account("123456789012".parse().unwrap());
+    rig.queues.assign(&queue, owner, QueueSettings::default(), "notes".into()).await.unwrap();
+    assert!(rig.queues.get(Namespace::Shared, "jobs").is_none());
+    let shared = rig.queue(QueueSettings::default()).await;
+    let taken = rig.queues.assign(&shared, owner, QueueSettings::default(), String::new()).await;
+    assert!(matches!(taken, Err(CreateError::NameTaken)));
+    let rig = rig.restart().await;
+    let names: Vec<_> = rig.queues.all().iter().map(|queue| queue.descriptor().namespace).collect();
+    assert_eq!(names, [Namespace::Shared, owner]);
+    let queue = rig.queues.get(owner, "jobs").unwrap();
+    assert_eq!((queue.totals().pending, queue.totals().in_flight), (1, 1));
+    assert_eq!(queue.ack(&[leased[0].receipt.clone()]).await, [Ok(())]);
+    assert_eq!(queue.descriptor().metadata, "notes");
+}
+
+#[tokio::test]
+async fn the_number_of_queues_of_an_owner_is_limited() {
+    let rig = Rig::memory().await;
+    let owner = Namespace::Account("123456789012".parse().unwrap());
+    rig.queue(QueueSettings::default()).await;
+    for (name, expected) in [("a", true), ("b", true), ("c", false)] {
+        let checked = rig.queues.check_room(owner, 2);
+        assert_eq!(checked.is_ok(), expected, "{checked:?}");
+        rig.queues.create(owner, name, QueueSettings::default(), String::new()).await.unwrap();
+    }
+}
 
 #[tokio::test]
 async fn a_queue_name_is_unique() {
@@ -113,7 +146,7 @@ async fn wait_times_are_reported_per_key_and_per_queue() {
         let b = b.waits.unwrap();
         assert!(a.p50 <= a.p99 && b.p50 <= b.p99);
         while queue.totals().pending + queue.totals().delayed > 0 {
-            crate::harness::receive(&queue, 2).await;
+            receive(&queue, 2).await;
         }
         let all = queue.stats().await.unwrap();
         assert_eq!((all.delivered, all.redelivered, all.keys), (4, 0, 2));

@@ -20,6 +20,7 @@ fn result(body: impl Into<Bytes>) -> JobResult {
         content_type: None,
         attempt: 1,
         finished_at_ms: 5,
+        reader: Namespace::Shared,
     };
     JobResult { head, body: body.into() }
 }
@@ -38,6 +39,20 @@ async fn a_result_outlives_its_message_and_a_restart_until_it_expires() {
     assert_eq!(kept, result("last"));
     assert!(queue.now() < expires_at);
     assert_eq!(queue.result(ids[1]).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_result_is_not_found_in_a_queue_of_another_owner() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let id = queue.enqueue(vec![NewMessage::new("a")]).await.unwrap()[0];
+        let owner = Namespace::Account("123456789012".parse().unwrap());
+        let other =
+            rig.queues.create(owner, "jobs", QueueSettings::default(), String::new()).await.unwrap().queue();
+        queue.put_result(id, &result("x"), Duration::from_hours(1), MANY).await.unwrap();
+        assert!(queue.result(id).await.unwrap().is_some());
+        assert_eq!(other.result(id).await, Ok(None));
+    }
 }
 
 #[tokio::test]

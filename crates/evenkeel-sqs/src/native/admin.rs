@@ -5,7 +5,7 @@ use core::num::NonZeroU64;
 use evenkeel_queue::queue_state::MoveCursor;
 use evenkeel_queue::queues::ListPosition;
 use evenkeel_queue::settings::RedrivePolicy;
-use evenkeel_queue::{DeliveryOrder, Queue, QueueSettings, Rejection};
+use evenkeel_queue::{DeliveryOrder, Namespace, Queue, QueueSettings, Rejection};
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
 use evenkeel_server::route::ServerRequest;
@@ -17,7 +17,7 @@ use super::json::{create_error, queue_error};
 use super::{Native, check_admin, json_response, no_queue, number, query, read, within};
 use crate::arn::QueueRef;
 use crate::fifo;
-use crate::limit::HEADROOM;
+use crate::limit::{HEADROOM, POLICY_MAX};
 use crate::operation::Operation;
 use crate::queue_metadata::DeadLetterTarget;
 use crate::settings::QueueSpec;
@@ -29,6 +29,8 @@ const REDRIVE_MAX: u64 = 10_000;
 /// Setting of this API that gives the dead-letter queue by name; it is stored as `redrive`, which has the queue's id.
 const DEAD_LETTERS: &str = "dead_letters";
 const ORDER_MISMATCH: &str = "a FIFO queue and a fair queue cannot exchange messages";
+/// Setting of this API that is stored with the metadata of the SQS API.
+const POLICY: &str = "policy";
 const REDRIVE: &str = "redrive";
 const MESSAGE_BYTES_MAX: &str = "message_bytes_max";
 
@@ -59,7 +61,8 @@ impl Native {
 
     /// Parses the last queue of the previous page: `name`, or `owner/name` among queues of the same name.
     fn list_position<'a>(&self, after: &'a str) -> Result<ListPosition<'a>, ApiError> {
-        let QueueRef { namespace, name } = self.queue_ref(after).ok_or_else(|| no_queue(after))?;
+        let unknown = || ApiError::invalid(format!("the owner in {after:?} is not known"));
+        let QueueRef { namespace, name } = self.queue_ref(after).ok_or_else(unknown)?;
         Ok(ListPosition { name, namespace })
     }
 
@@ -67,13 +70,15 @@ impl Native {
         json_response(StatusCode::OK, &self.to_json(queue)?)
     }
 
-    fn to_json(&self, queue: &Queue) -> Result<Value, ApiError> {
+    pub(super) fn to_json(&self, queue: &Queue) -> Result<Value, ApiError> {
         let mut json = self.totals_json(queue);
         let descriptor = queue.descriptor();
         json["created_at_ms"] = json!(descriptor.created_at);
         json["changed_at_ms"] = json!(descriptor.changed_at);
         json["settings"] = Value::Object(self.settings_json(&descriptor.settings)?);
-        json["tags"] = json!(QueueSpec::of(queue).metadata.tags);
+        let metadata = QueueSpec::of(queue).metadata;
+        json["tags"] = json!(metadata.tags);
+        json["policy"] = metadata.policy.map_or(Value::Null, |policy| parsed_policy(&policy));
         Ok(json)
     }
 
@@ -117,17 +122,29 @@ impl Native {
             changed.map_err(create_error)?;
             return json_response(StatusCode::OK, &self.to_json(&queue)?);
         }
+        // A number without a tenant may be drawn for another one later.
+        if let Namespace::Account(account) = namespace
+            && self.sqs.auth.tenants().with_account(account).is_none()
+        {
+            return Err(ApiError::NotFound { what: format!("tenant with the account number {account}") });
+        }
         let mut spec = self.sqs.new_spec(namespace, queue_name);
+        // Without tenants nobody decides who uses a queue.
+        spec.metadata.shared_on_purpose =
+            namespace == Namespace::Shared && !self.sqs.auth.tenants().is_empty();
         self.apply(&mut spec, changes)?;
         let queue = self.sqs.create(spec).await.map_err(create_error)?;
         json_response(StatusCode::CREATED, &self.to_json(&queue)?)
     }
 
-    fn apply(&self, spec: &mut QueueSpec, changes: Map<String, Value>) -> Result<(), ApiError> {
+    fn apply(&self, spec: &mut QueueSpec, mut changes: Map<String, Value>) -> Result<(), ApiError> {
+        if let Some(policy) = changes.remove(POLICY) {
+            set_policy(spec, &policy)?;
+        }
         let mut json = self.settings_json(&spec.settings)?;
         let dead_letters = changes.get(DEAD_LETTERS).cloned();
         for (name, value) in changes {
-            let known = || json.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let known = || json.keys().map(String::as_str).chain([POLICY]).collect::<Vec<_>>().join(", ");
             if !json.contains_key(&name) {
                 return Err(ApiError::invalid(format!("unknown setting {name:?}, expected {}", known())));
             }
@@ -227,6 +244,27 @@ impl Native {
         }
         json_response(StatusCode::OK, &json!({"moved": moved, "left": queue.totals().pending}))
     }
+}
+
+/// Sets the policy of a queue; `null` removes it. It is enforced on a shared queue too.
+fn set_policy(spec: &mut QueueSpec, policy: &Value) -> Result<(), ApiError> {
+    let text = match policy {
+        Value::Null => None,
+        Value::Object(_) => Some(policy.to_string()),
+        _ => return Err(ApiError::invalid("policy must be a JSON object, or null")),
+    };
+    let bytes = text.as_ref().map_or(0, String::len);
+    if bytes > POLICY_MAX {
+        return Err(ApiError::invalid(format!("policy has {bytes} bytes, the maximum is {POLICY_MAX}")));
+    }
+    spec.metadata.policy_enforced = text.is_some() && spec.namespace == Namespace::Shared;
+    spec.metadata.policy = text;
+    Ok(())
+}
+
+/// Returns a stored policy as JSON, or as text if a client stored something else.
+fn parsed_policy(policy: &str) -> Value {
+    serde_json::from_str(policy).unwrap_or_else(|_| json!(policy))
 }
 
 pub(super) async fn purge(request: &ServerRequest, queue: &Queue) -> Result<Response, ApiError> {

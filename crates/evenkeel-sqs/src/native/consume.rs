@@ -68,8 +68,8 @@ impl Native {
             lease: lease_ms.map(Duration::from_millis),
             wait: Duration::from_millis(within("wait_ms", wait_ms, 0..=WAIT_MS_MAX)?),
         };
-        let deliveries = self.sqs.receive(&queue, options).await.map_err(queue_error)?;
-        self.sqs.metrics.received(&queue, deliveries.len() as u64);
+        let deliveries = self.sqs.receive(&request.caller, &queue, options).await.map_err(queue_error)?;
+        self.sqs.count_received(&queue, deliveries.len() as u64);
         let messages: Vec<_> = deliveries.iter().map(DeliveryJson::new).collect();
         let response = json_response(StatusCode::OK, &json!({"messages": messages}));
         release_unless_served(queue, &deliveries, request.disconnect.clone());
@@ -79,7 +79,7 @@ impl Native {
     pub(super) async fn ack(&self, request: &mut ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
         let receipts = check_receipts(read::<AckBody>(request).await?.receipts)?;
         let results = queue.ack(&receipts).await;
-        self.sqs.metrics.deleted(queue, results.iter().filter(|result| result.is_ok()).count() as u64);
+        self.sqs.count_deleted(queue, results.iter().filter(|result| result.is_ok()).count() as u64);
         // A delivery that was made by a stream no longer counts as unacknowledged there.
         ended_receipts(&receipts, &results).for_each(|receipt| self.sqs.streams.release(receipt));
         json_response(StatusCode::OK, &AckJson::new(&receipts, &results))

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::attribute::Value;
 use crate::base64;
 use crate::error::SqsError;
-use crate::stored_headers::StoredHeaders;
+use crate::stored_headers::{StoredHeaders, client_key};
 
 /// A message in flight.
 #[derive(Serialize)]
@@ -33,7 +33,7 @@ impl<'a> DeliveryJson<'a> {
         Self {
             id: delivery.id.to_string(),
             receipt: delivery.receipt.as_str(),
-            fairness_key: &delivery.key,
+            fairness_key: client_key(&delivery.payload.headers, &delivery.key),
             attempt: delivery.attempt,
             sent_at_ms: delivery.sent_at.0,
             first_delivered_at_ms: delivery.first_delivered_at.0,
@@ -53,7 +53,11 @@ pub(super) struct PeekJson<'a> {
 
 impl<'a> PeekJson<'a> {
     pub(super) fn new(id: MessageId, key: &'a str, payload: &'a Payload) -> Self {
-        Self { id: id.to_string(), fairness_key: key, content: ContentJson::new(payload) }
+        Self {
+            id: id.to_string(),
+            fairness_key: client_key(&payload.headers, key),
+            content: ContentJson::new(payload),
+        }
     }
 }
 
@@ -167,7 +171,9 @@ pub(super) fn create_error(error: CreateError) -> ApiError {
             ApiError::invalid(error.to_string())
         }
         CreateError::TooMany { .. } => ApiError::Unavailable { message: error.to_string() },
-        CreateError::TooManyOfOwner { .. } => ApiError::Conflict { message: error.to_string() },
+        CreateError::TooManyOfOwner { .. } | CreateError::NameTaken => {
+            ApiError::Conflict { message: error.to_string() }
+        }
         CreateError::Store(error) => store_error(error),
         CreateError::Open(error) => {
             tracing::error!(%error, "could not open the queue");

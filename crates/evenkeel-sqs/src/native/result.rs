@@ -2,9 +2,10 @@
 
 use evenkeel_queue::job_result::{JobResult, ResultState};
 use evenkeel_queue::queue_state::Explanation;
-use evenkeel_queue::{MessageId, Queue, UnixMillis};
+use evenkeel_queue::{MessageId, Namespace, Queue, UnixMillis};
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
+use evenkeel_server::tenant::Caller;
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
@@ -12,6 +13,7 @@ use serde_json::value::RawValue;
 
 use super::json::queue_error;
 use super::json_response;
+use crate::access::home_of;
 use crate::base64;
 
 /// State of a message that is in its queue.
@@ -20,12 +22,12 @@ struct MessageLocation {
     explanation: String,
 }
 
-pub(super) async fn explain(queue: &Queue, id: &str) -> Result<Response, ApiError> {
+pub(super) async fn explain(queue: &Queue, id: &str, caller: &Caller) -> Result<Response, ApiError> {
     let message = message_id(id)?;
     if let Some(MessageLocation { state, explanation }) = locate(queue, message).await? {
         return json_response(StatusCode::OK, &json!({"id": id, "state": state, "explanation": explanation}));
     }
-    let Some((JobResult { head, .. }, _)) = queue.result(message).await.map_err(queue_error)? else {
+    let Some((JobResult { head, .. }, _)) = readable_result(queue, message, caller).await? else {
         let what = format!("message {id} in this queue: acknowledged, expired, or never sent");
         return Err(ApiError::NotFound { what });
     };
@@ -40,9 +42,9 @@ pub(super) async fn explain(queue: &Queue, id: &str) -> Result<Response, ApiErro
     json_response(StatusCode::OK, &json!({"id": id, "state": state, "explanation": explanation}))
 }
 
-pub(super) async fn result(queue: &Queue, id: &str) -> Result<Response, ApiError> {
+pub(super) async fn result(queue: &Queue, id: &str, caller: &Caller) -> Result<Response, ApiError> {
     let message = message_id(id)?;
-    if let Some((JobResult { head, body }, expires_at)) = queue.result(message).await.map_err(queue_error)? {
+    if let Some((JobResult { head, body }, expires_at)) = readable_result(queue, message, caller).await? {
         let result = ResultJson {
             id,
             state: state_str(head.state),
@@ -62,6 +64,20 @@ pub(super) async fn result(queue: &Queue, id: &str) -> Result<Response, ApiError
         None => format!("result of message {id}: expired, acknowledged by a consumer, or never sent"),
     };
     Err(ApiError::NotFound { what })
+}
+
+/// Returns the result of a job and when it expires; to tenants that may not read it, there is none.
+async fn readable_result(
+    queue: &Queue,
+    message: MessageId,
+    caller: &Caller,
+) -> Result<Option<(JobResult, UnixMillis)>, ApiError> {
+    let found = queue.result(message).await.map_err(queue_error)?;
+    let is_readable = |reader: Namespace| match caller {
+        Caller::Admin => true,
+        Caller::Tenant(_) | Caller::Public => reader == Namespace::Shared || reader == home_of(caller),
+    };
+    Ok(found.filter(|(result, _)| is_readable(result.head.reader)))
 }
 
 /// Finds a message in its queue, with its progress if it is a dispatched job; `None` if it is not there.

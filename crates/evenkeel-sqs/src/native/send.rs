@@ -2,12 +2,10 @@
 
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::weight::Weight;
-use evenkeel_queue::message::DEFAULT_KEY;
 use evenkeel_queue::{NewMessage, Payload, Queue};
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
@@ -21,6 +19,7 @@ use super::{Native, body_error, json_response, read, within};
 use crate::access::sender_of;
 use crate::attribute::{AttributeInput, AttributeMap, digest_body, validate};
 use crate::fifo::DedupPolicy;
+use crate::filing::Sender;
 use crate::limit::BATCH_BYTES_MAX;
 use crate::stored_headers::StoredHeaders;
 
@@ -63,12 +62,16 @@ impl Native {
             let message = format!("the messages have {bytes} bytes, the maximum is {BATCH_BYTES_MAX}");
             return Err(ApiError::invalid(message));
         }
-        let sender = sender_of(&request.caller);
-        let dedup = DedupPolicy::of(&queue.descriptor());
-        let messages = messages.into_iter().map(|message| message.into_message(sender, dedup));
+        let descriptor = queue.descriptor();
+        let origin = MessageOrigin {
+            sender: Sender::new(&request.caller, &descriptor),
+            name: sender_of(&request.caller),
+            dedup: DedupPolicy::of(&descriptor),
+        };
+        let messages = messages.into_iter().map(|message| message.into_message(&origin));
         let messages = messages.collect::<Result<Vec<_>, _>>()?;
         let ids = queue.enqueue(messages).await.map_err(queue_error)?;
-        self.sqs.metrics.sent(queue, ids.len() as u64);
+        self.sqs.count_sent(queue, ids.len() as u64);
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
         json_response(StatusCode::CREATED, &json!({"ids": ids}))
     }
@@ -91,29 +94,41 @@ fn parse_messages(value: Value) -> Result<Vec<SendBody>, ApiError> {
     }
 }
 
+/// The sender of messages, and the rules of the queue that it sends to.
+struct MessageOrigin<'a> {
+    sender: Sender<'a>,
+    /// Name of the sender, stored with the messages.
+    name: &'a str,
+    dedup: DedupPolicy,
+}
+
 impl SendBody {
-    fn into_message(self, sender: &str, dedup: DedupPolicy) -> Result<NewMessage, ApiError> {
+    fn into_message(self, origin: &MessageOrigin<'_>) -> Result<NewMessage, ApiError> {
+        let MessageOrigin { sender, name, dedup } = *origin;
         let weight = self.weight.map(Weight::new).transpose();
         let weight = weight.map_err(|error| ApiError::invalid(format!("weight {error}")))?;
         let delay_ms = self.delay_ms.map(|delay| within("delay_ms", delay, 0..=DELAY_MS_MAX)).transpose()?;
         let cost = self.cost.map(|cost| within("cost", cost, 1..=COST_MAX)).transpose()?;
-        let key = self.fairness_key.as_deref().unwrap_or(DEFAULT_KEY);
-        let dedup_name = dedup.name(key, self.dedup_id, &self.body).map_err(|error| header_error(&error))?;
+        let filed = sender.file(dedup.order, self.fairness_key.as_deref());
+        let scope = sender.dedup_scope(dedup.order);
+        let dedup_name = dedup.name(scope, &filed.key, self.dedup_id, &self.body);
+        let dedup_name = dedup_name.map_err(|error| header_error(&error))?;
         let headers: AttributeMap =
             self.headers.into_iter().map(|(name, text)| (name, AttributeInput::text(text))).collect();
         let stored = StoredHeaders {
             has_group: self.fairness_key.is_some(),
+            filing: filed.filing,
             body_md5: digest_body(self.body.as_bytes()),
-            sender,
+            sender: name,
             trace: None,
             dedup: dedup_name.as_ref().map(|dedup| dedup.name.as_str()),
             attributes: validate(&headers).map_err(|error| header_error(&error))?,
         };
         let headers = Bytes::from(stored.encode());
         Ok(NewMessage {
-            key: Arc::from(key),
-            weight,
-            cost: cost.map(Cost),
+            weight: sender.weight(weight, &filed),
+            key: filed.key,
+            cost: sender.cost(cost.map(Cost)),
             delay: delay_ms.map(Duration::from_millis),
             ttl: self.ttl_ms.map(Duration::from_millis),
             dedup: dedup_name.map(|dedup| dedup.id),

@@ -1,7 +1,7 @@
 //! `GET /api/queues/{queue}/stream`: streams messages as server-sent events or as lines of JSON.
 //!
 //! Guarantees: a consumer has at most `max_in_flight` unacknowledged messages. When it disconnects, they are nacked and
-//! redelivered to other consumers at once; when the server stops or the queue fails, they stay leased until their
+//! redelivered to other consumers at once, as when it may no longer use the queue; when the server stops or the queue fails, they stay leased until their
 //! leases expire.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -17,6 +17,7 @@ use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
 use evenkeel_server::disconnect::Disconnect;
 use evenkeel_server::route::ServerRequest;
+use evenkeel_server::tenant::Caller;
 use http::HeaderValue;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use parking_lot::{Mutex, MutexGuard};
@@ -26,6 +27,7 @@ use tokio::time::Instant;
 use super::consume::{LEASE_MS_MAX, MESSAGES_MAX};
 use super::json::{DeliveryJson, queue_error};
 use super::{Native, number, query};
+use crate::operation::Operation;
 
 /// Interval of keep-alive lines on a stream without messages.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
@@ -35,6 +37,8 @@ const LEASE_MS_MIN: u64 = 1_000;
 const CHUNKS_MAX: usize = 16;
 /// Retry delay while the queue is busy or has too many messages in flight.
 const BUSY_RETRY: Duration = Duration::from_millis(100);
+
+const RECEIVE: Operation = Operation::ReceiveMessage;
 
 /// Format of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +140,7 @@ impl Native {
         let (chunks, body) = mpsc::channel(CHUNKS_MAX);
         let stream = Stream {
             native: self.clone(),
+            caller: request.caller.clone(),
             queue,
             unacked: Arc::default(),
             max: max as usize,
@@ -155,6 +160,7 @@ impl Native {
 /// One consumer's stream.
 struct Stream {
     native: Native,
+    caller: Caller,
     queue: Queue,
     unacked: Arc<UnackedDeliveries>,
     max: usize,
@@ -196,10 +202,13 @@ impl Stream {
             let max = self.wait_for_capacity().await;
             let options = ReceiveOptions { max, lease: Some(self.lease), wait: KEEP_ALIVE_INTERVAL };
             let chunk = match self.queue.receive(options).await {
+                Ok(deliveries) if !self.native.sqs.allows(&self.caller, &self.queue, RECEIVE) => {
+                    return self.revoke(&deliveries).await;
+                }
                 Ok(deliveries) if deliveries.is_empty() => self.keep_alive(),
                 Ok(deliveries) => {
                     self.native.sqs.streams.track(&self.unacked, &deliveries, Instant::now() + self.lease);
-                    self.native.sqs.metrics.received(&self.queue, deliveries.len() as u64);
+                    self.native.sqs.count_received(&self.queue, deliveries.len() as u64);
                     deliveries.iter().flat_map(|delivery| self.format_delivery(delivery)).collect()
                 }
                 Err(Rejection::Busy | Rejection::TooManyInFlight { .. }) => {
@@ -215,6 +224,15 @@ impl Stream {
                 return StreamStop::Disconnected;
             }
         }
+    }
+
+    /// Ends the stream of a caller that may no longer use the queue; `deliveries` go to other consumers.
+    async fn revoke(&self, deliveries: &[Delivery]) -> StreamStop {
+        let receipts: Vec<Receipt> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
+        // Errors are ignored: those deliveries ended in the meantime.
+        drop(self.queue.release(&receipts).await);
+        drop(self.chunks.send(self.format_error(Rejection::QueueDeleted)).await);
+        StreamStop::Disconnected
     }
 
     /// Waits until fewer than `max` deliveries are unacknowledged, and returns how many more may be sent.

@@ -96,12 +96,12 @@ fn operations_and_queue_contents_are_counted() {
     assert_eq!(server.call("PurgeQueue", &json!({"QueueUrl": "none"})).status, 400);
     let page = server.metrics();
     for line in [
-        r#"evenkeel_queue_sent_total{queue="q"} 3"#,
-        r#"evenkeel_queue_received_total{queue="q"} 1"#,
-        r#"evenkeel_queue_deleted_total{queue="q"} 1"#,
-        r#"evenkeel_queue_actor_restarts_total{queue="q"} 0"#,
-        r#"evenkeel_queue_messages{queue="q",state="pending"} 2"#,
-        r#"evenkeel_queue_messages{queue="q",state="in_flight"} 0"#,
+        r#"evenkeel_queue_sent_total{queue="q",owner=""} 3"#,
+        r#"evenkeel_queue_received_total{queue="q",owner=""} 1"#,
+        r#"evenkeel_queue_deleted_total{queue="q",owner=""} 1"#,
+        r#"evenkeel_queue_actor_restarts_total{queue="q",owner=""} 0"#,
+        r#"evenkeel_queue_messages{queue="q",owner="",state="pending"} 2"#,
+        r#"evenkeel_queue_messages{queue="q",owner="",state="in_flight"} 0"#,
         r#"evenkeel_sqs_requests_total{operation="SendMessage",code="OK"} 3"#,
         r#"evenkeel_sqs_requests_total{operation="PurgeQueue",code="AWS.SimpleQueueService.NonExistentQueue"} 1"#,
     ] {

@@ -164,6 +164,66 @@ def dead_letters_and_move_tasks_stay_with_their_owner():
     acme.cancel_message_move_task(TaskHandle=handle)
 
 
+def grants_of_a_policy_are_enforced():
+    queue = address(A, "jobs")
+    send = lambda: mallory.send_message(QueueUrl=queue, MessageBody="granted")
+    acme.add_permission(QueueUrl=queue, Label="guest", AWSAccountIds=[B], Actions=["SendMessage", "GetQueueUrl"])
+    send()
+    mallory.send_message_batch(QueueUrl=queue, Entries=[{"Id": "a", "MessageBody": "granted"}])
+    assert mallory.get_queue_url(QueueName="jobs", QueueOwnerAWSAccountId=A)["QueueUrl"] == queue
+    for act in [
+        lambda: mallory.receive_message(QueueUrl=queue), lambda: mallory.purge_queue(QueueUrl=queue),
+        lambda: mallory.get_queue_attributes(QueueUrl=queue), lambda: mallory.delete_queue(QueueUrl=queue),
+        lambda: limited.send_message(QueueUrl=queue, MessageBody="x"),
+    ]:
+        raises(NONE, act)
+    assert queue not in mallory.list_queues()["QueueUrls"]
+    acme.remove_permission(QueueUrl=queue, Label="guest")
+    raises(NONE, send)
+
+    def set_policy(*statements):
+        policy = json.dumps({"Version": "2012-10-17", "Statement": statements}) if statements else ""
+        acme.set_queue_attributes(QueueUrl=queue, Attributes={"Policy": policy})
+
+    def statement(effect, **changes):
+        return {"Effect": effect, "Principal": "*", "Action": "sqs:*", "Resource": arn(A, "jobs"), **changes}
+
+    set_policy(statement("Allow"))
+    send()
+    assert "granted" in bodies(mallory, queue)
+    for act in operations(mallory, queue):
+        # Operations of the owner cannot be granted; the others do not fail because of the queue.
+        operation = act.__code__.co_names[0]
+        owners = ["add_permission", "delete_queue", "list_queue_tags", "remove_permission", "set_queue_attributes", "tag_queue",
+                  "untag_queue"]
+        if operation in owners:
+            raises(NONE, act)
+        else:
+            try:
+                act()
+            except ClientError as error:
+                assert error.response["Error"]["Code"] != NONE, operation
+    raises(GONE, lambda: mallory.list_message_move_tasks(SourceArn=arn(A, "jobs")))
+    for statements in [
+        [statement("Allow"), statement("Deny", Principal={"AWS": B}, Action="sqs:SendMessage")],
+        [statement("Allow"), statement("Deny", Condition={"Bool": {"aws:SecureTransport": "false"}})],
+        [statement("Allow", Condition={"StringEquals": {"aws:username": "bob"}})],
+        [statement("Allow", Resource=arn(SHARED, "jobs"))],
+        [statement("Allow", Principal={"AWS": LIMITED})],
+        [],
+    ]:
+        set_policy(*statements)
+        raises(NONE, send)
+        acme.send_message(QueueUrl=queue, MessageBody="of acme")
+    set_policy(statement("Allow", Principal={"AWS": f"arn:aws:iam::{B}:root"}, Action="sqs:SendMessage"))
+    send()
+    set_policy()
+    # A policy that a tenant sets on a shared queue has no effect, because it would lock out the others.
+    denied = json.dumps({"Statement": [{"Effect": "Deny", "Principal": "*", "Action": "*", "Resource": "*"}]})
+    mallory.set_queue_attributes(QueueUrl="common", Attributes={"Policy": denied})
+    acme.send_message(QueueUrl="common", MessageBody="x")
+
+
 def a_tenant_may_own_a_limited_number_of_queues():
     for name in ["one", "two"]:
         assert limited.create_queue(QueueName=name)["QueueUrl"] == address(LIMITED, name)
@@ -179,7 +239,7 @@ for step in [
     two_tenants_have_a_queue_of_the_same_name, every_operation_on_another_tenants_queue_fails_as_if_it_did_not_exist,
     lists_contain_own_and_shared_queues_only, a_shared_queue_is_returned_by_create_queue_and_used_by_all,
     receipts_and_task_handles_do_not_cross_owners, dead_letters_and_move_tasks_stay_with_their_owner,
-    a_tenant_may_own_a_limited_number_of_queues,
+    grants_of_a_policy_are_enforced, a_tenant_may_own_a_limited_number_of_queues,
 ]:
     step()
     print(step.__name__)

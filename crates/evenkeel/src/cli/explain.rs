@@ -73,9 +73,10 @@ fn find_message(client: &AdminClient, id: &str) -> Result<Option<Value>, CliErro
     let queues = client.request(Method::GET, "/api/queues", None)?;
     for queue in queues["queues"].as_array().into_iter().flatten() {
         let name = queue["name"].as_str().unwrap_or_default();
-        let path = format!("/api/queues/{}/messages/{}", encode_segment(name), encode_segment(id));
+        let name = queue["owner"].as_str().map_or(name.to_owned(), |owner| format!("{owner}/{name}"));
+        let path = format!("/api/queues/{}/messages/{}", encode_segment(&name), encode_segment(id));
         if let Some(mut message) = client.get_optional(&path)? {
-            message["queue"] = queue["name"].clone();
+            message["queue"] = json!(name);
             return Ok(Some(message));
         }
     }

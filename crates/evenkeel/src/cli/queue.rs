@@ -12,11 +12,13 @@ use super::{CliError, print};
 
 const EXAMPLES: &str = "\
 Examples:
-  evenkeel queue create jobs lease_ms=60000
+  evenkeel queue create jobs --owner acme lease_ms=60000
+  evenkeel queue create events --shared                 let every tenant use the queue
+  evenkeel queue assign jobs jobs-dead --owner acme     give a shared queue and its dead-letter queue an owner
   evenkeel queue create jobs 'dead_letters={\"queue\": \"jobs-dead\", \"after\": 5}'
   evenkeel queue send jobs --key acme '{\"do\": \"this\"}'
   evenkeel queue list
-  evenkeel queue stats jobs                             show messages by fairness key
+  evenkeel queue stats acme/jobs                        show messages by fairness key, of a queue that acme owns
   evenkeel queue weight jobs acme 3                     give acme three times the share of a key of weight 1
   evenkeel queue limit jobs acme --concurrency 5        deliver at most five of acme's messages at a time
   evenkeel queue explain jobs 00000001-0000-0001-0000-000000000005
@@ -44,6 +46,8 @@ enum QueueCommand {
     Stats(StatsArgs),
     /// Create a queue, or change the settings of an existing one
     Create(CreateArgs),
+    /// Give queues to another owner, with their messages, or share them
+    Assign(AssignArgs),
     /// Delete a queue and its messages
     Delete(NamedArgs),
     /// Send a message and print its ID
@@ -75,7 +79,7 @@ struct ListArgs {
 
 #[derive(Debug, Args)]
 struct NamedArgs {
-    /// Name of the queue
+    /// Name of the queue; `tenant/queue` for a queue that a tenant owns
     queue: String,
     #[command(flatten)]
     connect: ConnectArgs,
@@ -97,9 +101,30 @@ struct StatsArgs {
 struct CreateArgs {
     #[command(flatten)]
     named: NamedArgs,
+    /// Tenant that owns the queue
+    #[arg(long, value_name = "TENANT", conflicts_with = "shared")]
+    owner: Option<String>,
+    /// The queue has no owner: every tenant may use it, or those that its policy names
+    #[arg(long)]
+    shared: bool,
     /// Setting such as `lease_ms=60000`; `queue stats --json` shows the settings of an existing queue
     #[arg(value_name = "KEY=VALUE")]
     settings: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct AssignArgs {
+    /// Names of the queues; `tenant/queue` for a queue that a tenant owns
+    #[arg(required = true, value_name = "QUEUE")]
+    queues: Vec<String>,
+    /// Tenant that becomes the owner
+    #[arg(long, value_name = "TENANT", required_unless_present = "shared", conflicts_with = "shared")]
+    owner: Option<String>,
+    /// Share the queues with all tenants
+    #[arg(long)]
+    shared: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
 }
 
 #[derive(Debug, Args)]
@@ -177,6 +202,7 @@ pub(super) fn run(args: QueueArgs) -> Result<(), CliError> {
         QueueCommand::List(args) => list(&args),
         QueueCommand::Stats(args) => stats(&args),
         QueueCommand::Create(args) => create(&args),
+        QueueCommand::Assign(args) => assign(&args),
         QueueCommand::Delete(args) => {
             args.connect.client()?.request(Method::DELETE, &path(&args.queue, ""), None)?;
             eprintln!("deleted queue {:?} and its messages", args.queue);
@@ -219,7 +245,7 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
     if args.json {
         return print(&format!("{response:#}\n"));
     }
-    table(&response["queues"], &["name", "pending", "in_flight", "delayed", "bytes"], "no queues\n")
+    table(&response["queues"], &["name", "owner", "pending", "in_flight", "delayed", "bytes"], "no queues\n")
 }
 
 fn stats(args: &StatsArgs) -> Result<(), CliError> {
@@ -277,9 +303,19 @@ fn create(args: &CreateArgs) -> Result<(), CliError> {
         settings.insert(key.to_owned(), value);
     }
     let client = args.named.connect.client()?;
-    let name = &args.named.queue;
+    let name = &match &args.owner {
+        Some(owner) => format!("{owner}/{}", args.named.queue),
+        None => args.named.queue.clone(),
+    };
     let path = path(name, "");
     let before = client.get_optional(&path)?;
+    let has_owner = args.shared || name.contains('/');
+    if before.is_none() && !has_owner && has_tenants(&client)? {
+        return Err(format!(
+            "name the owner of queue {name:?} with --owner TENANT, or share it with --shared"
+        )
+        .into());
+    }
     let after = client.request(Method::PUT, &path, Some(&Value::Object(settings)))?;
     match before {
         None => eprintln!("created queue {name:?}"),
@@ -287,6 +323,24 @@ fn create(args: &CreateArgs) -> Result<(), CliError> {
             [] => eprintln!("queue {name:?} already has these settings"),
             changes => eprintln!("updated queue {name:?}: {}", changes.join(", ")),
         },
+    }
+    Ok(())
+}
+
+fn has_tenants(client: &AdminClient) -> Result<bool, CliError> {
+    let response = client.request(Method::GET, "/api/tenants", None)?;
+    Ok(response["tenants"].as_array().is_some_and(|tenants| !tenants.is_empty()))
+}
+
+fn assign(args: &AssignArgs) -> Result<(), CliError> {
+    let (first, others) = args.queues.split_first().ok_or("no queue given")?;
+    let body = json!({"owner": args.owner, "with": others});
+    args.connect.client()?.request(Method::POST, &path(first, "/assign"), Some(&body))?;
+    for queue in &args.queues {
+        match &args.owner {
+            Some(owner) => eprintln!("queue {queue:?} is owned by tenant {owner:?}"),
+            None => eprintln!("queue {queue:?} is shared"),
+        }
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ Examples:
   evenkeel tenant list
   evenkeel tenant set acme --weight 3 --unlimited rpm
   evenkeel tenant set acme --datasource orders          allow one of the SQL datasources
+  evenkeel tenant set orders --act-for '*'              let it send to shared queues under any fairness key
   evenkeel tenant rotate acme --keep-old                create another key; the existing ones stay valid
   evenkeel tenant rotate acme                           create a key and revoke all others
   evenkeel tenant remove acme
@@ -28,8 +29,8 @@ Examples:
   EVENKEEL_ADMIN_KEY=ek-... evenkeel tenant list --url https://llm.example:7070
 ";
 
-/// Value of `--role` that removes the role; PostgreSQL has no role of this name.
-const NO_ROLE: &str = "none";
+/// Value of `--role` and `--act-for` that restores the default; PostgreSQL has no role of this name.
+const NONE: &str = "none";
 
 /// Add, list, change and remove tenants, and rotate their API keys
 #[derive(Debug, Args)]
@@ -102,6 +103,10 @@ struct TenantSettingsArgs {
     /// SQL datasource that the tenant may use; repeatable [default: all]
     #[arg(long = "datasource", value_name = "NAME")]
     datasources: Vec<String>,
+    /// First level of fairness keys under which the tenant may send to shared queues, or '*' for all; repeatable;
+    /// `none` leaves only the tenant's own name, as a new tenant has
+    #[arg(long = "act-for", value_name = "KEY")]
+    act_for: Vec<String>,
     /// PostgreSQL role that the tenant's statements run as; `none` means that of the datasource
     #[arg(long, value_name = "NAME")]
     role: Option<String>,
@@ -248,14 +253,15 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
         "models",
         "datasources",
         "role",
+        "act_for",
         "state",
         "keys",
         "account",
         "from",
     ];
-    // Few tenants have settings for the SQL API.
+    // Few tenants have settings for the SQL API, or send for others.
     let is_set = |column: &str| tenants.iter().any(|tenant| !is_empty(&tenant[column]));
-    let is_shown = |column: &&str| !["datasources", "role"].contains(column) || is_set(column);
+    let is_shown = |column: &&str| !["datasources", "role", "act_for"].contains(column) || is_set(column);
     let columns: Vec<_> = columns.into_iter().filter(is_shown).collect();
     if tenants.is_empty() {
         return print("no tenants; the server accepts requests without an API key\n");
@@ -319,7 +325,9 @@ impl TenantSettingsArgs {
     fn settings(&self) -> Map<String, Value> {
         let models = (!self.models.is_empty()).then_some(&self.models);
         let datasources = (!self.datasources.is_empty()).then_some(&self.datasources);
-        let role = self.role.as_deref().filter(|role| *role != NO_ROLE);
+        let role = self.role.as_deref().filter(|role| *role != NONE);
+        let clears_act_for = self.act_for.iter().any(|entry| entry == NONE);
+        let act_for = (!self.act_for.is_empty() && !clears_act_for).then_some(&self.act_for);
         let settings = [
             ("weight", json!(self.weight)),
             ("rpm", json!(self.rpm)),
@@ -328,12 +336,14 @@ impl TenantSettingsArgs {
             ("models", json!(models)),
             ("datasources", json!(datasources)),
             ("role", json!(role)),
+            ("act_for", json!(act_for)),
             ("queues_max", json!(self.queues_max)),
         ];
         let given = settings.into_iter().filter(|(_, value)| !value.is_null());
         // Null restores the default.
-        let removed = (self.role.as_deref() == Some(NO_ROLE)).then_some(("role", Value::Null));
-        given.chain(removed).map(|(key, value)| (key.to_owned(), value)).collect()
+        let no_role = (self.role.as_deref() == Some(NONE)).then_some(("role", Value::Null));
+        let no_act_for = clears_act_for.then_some(("act_for", Value::Null));
+        given.chain(no_role).chain(no_act_for).map(|(key, value)| (key.to_owned(), value)).collect()
     }
 }
 

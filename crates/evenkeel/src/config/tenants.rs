@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_policy::weight::Weight;
 use evenkeel_server::api_key::KeyHash;
-use evenkeel_server::tenant::{KEYS_MAX, TenantSettings, TenantState, Tenants, TenantsError};
+use evenkeel_server::tenant::{ACT_FOR_ALL, KEYS_MAX, TenantSettings, TenantState, Tenants, TenantsError};
 use serde_json::{Map, Value as Json, json};
 
 use super::effective::toml_value;
@@ -21,6 +21,7 @@ const PER_MINUTE: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(i64::
 const CONCURRENCY: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(1_000_000);
 const QUEUES: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(1_000_000);
 const MODELS_MAX: usize = 1_000;
+const ACT_FOR_MAX: usize = 1_000;
 
 /// Origin of a list of tenants.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +95,7 @@ fn read_tenant(
             format!("models must list at most {MODELS_MAX} names, none of them empty"),
         );
     }
+    let act_for = read_act_for(table);
     let sql = read_tenant_sql(table, known);
     let queues_max = table.optional_within("queues_max", QUEUES).map(Integer::as_u32);
     let state = table.one_of("state", "active", STATES);
@@ -113,6 +115,7 @@ fn read_tenant(
         concurrency_max,
         models: models.value,
         sql,
+        act_for,
         queues_max,
         account: None,
         state,
@@ -138,6 +141,23 @@ fn read_key_hashes(table: &mut Section<'_>) -> Vec<KeyHash> {
     key_hashes.value
 }
 
+/// Reads the first levels of fairness keys that a tenant may use in queues of others.
+fn read_act_for(table: &mut Section<'_>) -> Vec<String> {
+    let act_for = table.read("act_for", Vec::<String>::new());
+    let is_first_level = |entry: &String| {
+        let is_plain = entry.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
+        entry == ACT_FOR_ALL || (!entry.is_empty() && is_plain && !entry.contains('*'))
+    };
+    if ACT_FOR_MAX < act_for.value.len() || !act_for.value.iter().all(is_first_level) {
+        let message = format!(
+            "act_for must list at most {ACT_FOR_MAX} first levels of fairness keys, such as \"acme\", or \"*\" for all; \
+             an entry is not empty and contains no `/`, no space and no other `*`"
+        );
+        table.error(&act_for.origin, message);
+    }
+    act_for.value
+}
+
 /// Returns a tenant's settings by name, without its key hashes.
 pub fn describe(tenant: &TenantSettings) -> Map<String, Json> {
     let state = STATES.iter().find(|(_, state)| *state == tenant.state).map(|(name, _)| *name);
@@ -152,6 +172,7 @@ pub fn describe(tenant: &TenantSettings) -> Map<String, Json> {
         ("datasources", json!(tenant.sql.datasources)),
         ("role", json!(tenant.sql.role)),
         ("set", session.map_or(Json::Null, |session| session.to_json())),
+        ("act_for", json!(tenant.act_for)),
         ("queues_max", json!(tenant.queues_max)),
         ("state", json!(state)),
     ];

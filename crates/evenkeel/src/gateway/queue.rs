@@ -15,7 +15,7 @@ use evenkeel_telemetry::Registry;
 
 use super::StartError;
 use super::dispatch::check_target;
-use crate::config::{Config, QueueConfig, StoreKind};
+use crate::config::{Config, ConfigErrors, QueueConfig, StoreKind};
 use crate::data_dir::DataDir;
 use crate::sqs_key::master_key;
 
@@ -38,6 +38,11 @@ impl QueueApi {
     ) -> Result<Self, StartError> {
         let store = open_store(&config.queue, data_dir.path().join(QUEUES_DIR)).await?;
         let QueueConfig { queues_max, defaults, region, account, .. } = config.queue.clone();
+        if let Some(tenant) = auth.tenants().with_account(account) {
+            let name = &tenant.settings.name;
+            let message = format!("[queue.sqs] account {account} is the account number of tenant {name:?}");
+            return Err(ConfigErrors::without_origin(message).into());
+        }
         let queues = Queues::open(store, queues_max).await?;
         let options = SqsOptions {
             region,

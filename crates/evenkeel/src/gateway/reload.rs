@@ -87,6 +87,7 @@ impl Core {
         state.tenants = tenants;
         state.config = config;
         self.warn_if_open();
+        self.warn_if_shared();
         Ok(report)
     }
 

@@ -80,6 +80,21 @@ impl DispatchTest {
         ids
     }
 
+    /// Sends jobs as a tenant, in one request; returns the ID of the first.
+    #[track_caller]
+    fn send_as(&self, tenant: &str, key: &str, count: usize) -> String {
+        let message = json!({"fairness_key": key, "body": job().to_string()});
+        let body = json!({"messages": vec![message; count]});
+        let headers = format!("authorization: Bearer ek-{tenant}\r\n");
+        let reply = read(self.server.send("POST", "/api/queues/jobs/messages", &headers, &body));
+        assert_eq!(reply.status, 201, "{reply:?}");
+        reply.json()["ids"][0].as_str().unwrap().to_owned()
+    }
+
+    fn result_as(&self, tenant: &str, id: &str) -> RawResponse {
+        self.server.get_with_key(&format!("/api/queues/jobs/results/{id}"), &format!("ek-{tenant}"))
+    }
+
     #[track_caller]
     fn send_one(&self, body: &Value) -> String {
         self.send(&[("default", body.clone())]).remove(0)
@@ -118,7 +133,8 @@ impl DispatchTest {
     }
 
     fn counted(&self, outcome: &str) -> u64 {
-        let series = format!("evenkeel_dispatch_jobs_total{{queue=\"jobs\",outcome=\"{outcome}\"}} ");
+        let series =
+            format!("evenkeel_dispatch_jobs_total{{queue=\"jobs\",owner=\"\",outcome=\"{outcome}\"}} ");
         let page = self.server.get("/metrics").body;
         page.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).unwrap_or(0)
     }

@@ -72,7 +72,7 @@ fn a_message_is_sent_peeked_explained_received_and_acknowledged() {
     assert_eq!((&acked["done"], &acked["failed"][0]["receipt"]), (&json!(1), &json!("forged")));
     assert!(error_of(404, &server.get(&path)).contains("acknowledged, expired, or never sent"));
     let page = server.get("/metrics").body;
-    assert!(page.contains("evenkeel_queue_deleted_total{queue=\"jobs\"} 1"), "{page}");
+    assert!(page.contains("evenkeel_queue_deleted_total{queue=\"jobs\",owner=\"\"} 1"), "{page}");
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn an_expired_message_is_not_delivered_even_after_a_crash() {
     assert!(text.contains("; expires in "), "{text}");
     assert!(error_of(404, &explained(&expired)).contains("acknowledged, expired, or never sent"));
     let page = server.get("/metrics").body;
-    assert!(page.contains("evenkeel_queue_expired_total{queue=\"q\"} 1"), "{page}");
+    assert!(page.contains("evenkeel_queue_expired_total{queue=\"q\",owner=\"\"} 1"), "{page}");
     send(&server, "expired during the restart", 50);
     server.signal("KILL");
     server.wait();
@@ -449,7 +449,7 @@ fn commands_create_fill_inspect_redrive_and_empty_queues() {
         receive(&server, "jobs", &json!({}));
     }
     let listed = dir.run(&["queue", "list"]).ok();
-    assert!(listed.starts_with("NAME  PENDING") && listed.contains("\ndead  1"), "{listed}");
+    assert!(listed.starts_with("NAME  OWNER  PENDING") && listed.contains("\ndead  -      1"), "{listed}");
     assert_eq!(dir.run(&["queue", "redrive", "dead"]).ok(), "1 messages moved\n");
     let stats = dir.run(&["queue", "stats", "jobs"]).ok();
     assert!(stats.starts_with("1 pending, ") && stats.contains("; 0 expired\n"), "{stats}");

@@ -178,7 +178,7 @@ fn a_move_task_interrupted_by_a_crash_is_listed_as_failed_and_loses_no_message()
 }
 
 /// Returns the access key id and the secret that `tenant sqs-key` prints.
-fn sqs_key(dir: &TestDir, name: &str) -> (String, String) {
+pub(crate) fn sqs_key(dir: &TestDir, name: &str) -> (String, String) {
     let output = dir.run(&["tenant", "sqs-key", name]).ok();
     let value = |line: Option<&str>| line.unwrap().split_once('=').unwrap().1.to_owned();
     let mut lines = output.lines();

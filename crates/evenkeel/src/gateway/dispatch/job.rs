@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use evenkeel_llm::{Job, JobTarget as Route};
+use evenkeel_policy::account::AccountNumber;
 use evenkeel_queue::job_result::{JobResult, ResultHead, ResultState};
 use evenkeel_queue::job_status::JobStatus;
 use evenkeel_queue::settings::DispatchSettings as Settings;
-use evenkeel_queue::{Delivery, Queue, Rejection};
+use evenkeel_queue::{Delivery, Namespace, Queue, Rejection};
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::tenant::{Tenant, TenantState, Tenants};
-use evenkeel_sqs::sender_of;
+use evenkeel_sqs::{accountable_tenants, owner_name};
 use http::HeaderValue;
 use tokio::sync::watch;
 use tokio::time::{Instant, interval_at};
@@ -34,22 +35,26 @@ pub(super) fn lease_duration(queue: &Queue) -> Duration {
     queue.descriptor().settings.lease().max(LEASE_MIN)
 }
 
-/// Returns the tenant that owns a job: the first level of its fairness key, or else its sender.
-pub(super) fn job_tenant(tenants: &Tenants, delivery: &Delivery) -> Result<Arc<Tenant>, ApiError> {
-    let key_tenant = delivery.key.split('/').next().unwrap_or_default();
-    let sender = sender_of(&delivery.payload.headers);
-    let found = tenants.get(key_tenant).or_else(|| tenants.get(sender?)).cloned();
+/// Returns the tenant that a job runs as and that is charged for it: the first level of its fairness key if its sender was
+/// allowed to act for it, else its sender, else the owner of the queue.
+pub(super) fn job_tenant(
+    tenants: &Tenants,
+    queue: &Queue,
+    delivery: &Delivery,
+) -> Result<Arc<Tenant>, ApiError> {
+    let named = accountable_tenants(&delivery.payload.headers, &delivery.key);
+    let owner = match queue.descriptor().namespace {
+        Namespace::Account(account) => tenants.with_account(account),
+        Namespace::Shared => None,
+    };
+    let found = named.filter_map(|name| tenants.get(name)).chain(owner).next().cloned();
     // Without configured tenants there is a single built-in one.
     let open = || tenants.is_empty().then(|| tenants.all().pop()).flatten();
     found.or_else(open).ok_or_else(|| {
-        ApiError::invalid(match sender {
-            Some(sender) => format!(
-                "neither {key_tenant:?} (from the fairness key) nor the sender {sender:?} is a tenant"
-            ),
-            None => format!(
-                "{key_tenant:?} (from the fairness key) is not a tenant, and the message has no sender"
-            ),
-        })
+        let key = &delivery.key;
+        ApiError::invalid(format!(
+            "no tenant to run the job as: neither the fairness key {key:?} nor the sender names a tenant"
+        ))
     })
 }
 
@@ -77,8 +82,10 @@ enum AttemptEnd {
 impl JobAttempt {
     /// Runs the job, then acknowledges, retries or defers it.
     pub(super) async fn run(self) {
-        let name = self.queue.descriptor().name.clone();
-        let running = self.dispatch.metrics.start(&name);
+        let descriptor = self.queue.descriptor();
+        let name = &descriptor.name;
+        let owner = owner_name(&self.dispatch.auth.tenants(), descriptor.namespace).unwrap_or_default();
+        let running = self.dispatch.metrics.start(name, &owner);
         let ended = match DispatchTarget::parse(&self.settings.target) {
             Ok(DispatchTarget::Route(route)) => self.run_on_model(route).await,
             Ok(DispatchTarget::Url(url)) => self.post_webhook(&url).await,
@@ -102,7 +109,7 @@ impl JobAttempt {
             }
         };
         drop(running);
-        self.dispatch.metrics.count_attempt(&name, label);
+        self.dispatch.metrics.count_attempt(name, &owner, label);
     }
 
     /// Runs the job on a model, through the LLM API.
@@ -261,7 +268,8 @@ impl JobAttempt {
         let Delivery { id, attempt, .. } = &self.delivery;
         let JobReply { status, content_type, body } = reply;
         let finished_at_ms = self.queue.now().0;
-        let head = ResultHead { state, status, content_type, attempt: *attempt, finished_at_ms };
+        let reader = self.result_reader();
+        let head = ResultHead { state, status, content_type, attempt: *attempt, finished_at_ms, reader };
         let result = JobResult { head, body };
         let ttl = self.settings.result_ttl();
         let max = self.settings.results_max as usize;
@@ -276,6 +284,16 @@ impl JobAttempt {
                 return false;
             }
         }
+    }
+
+    /// Returns who may read the result besides the administrator: the tenant that the job ran as.
+    fn result_reader(&self) -> Namespace {
+        if self.dispatch.auth.tenants().is_empty() {
+            return Namespace::Shared;
+        }
+        let account = self.tenant.as_ref().ok().and_then(|tenant| tenant.settings.account);
+        // A webhook also gets jobs of unknown tenants; no tenant has the account number zero.
+        Namespace::Account(account.unwrap_or(AccountNumber::ZERO))
     }
 
     async fn ack(&self) {

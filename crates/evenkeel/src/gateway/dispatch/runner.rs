@@ -115,7 +115,7 @@ impl QueueRunner {
     }
 
     async fn attempt(&mut self, delivery: Delivery, settings: Settings, lease: Duration) -> JobAttempt {
-        let tenant = job_tenant(&self.dispatch.auth.tenants(), &delivery);
+        let tenant = job_tenant(&self.dispatch.auth.tenants(), &self.queue, &delivery);
         if let Ok(tenant) = &tenant {
             self.sync_tenant_limits(tenant, &delivery.key).await;
         }

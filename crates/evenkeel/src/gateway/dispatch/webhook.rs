@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use evenkeel_llm::{JobResponse, RESPONSE_BYTES_MAX, retry_after};
 use evenkeel_queue::Delivery;
-use evenkeel_sqs::header_of;
+use evenkeel_sqs::{client_key, header_of};
 use evenkeel_upstream::{Upstream, UpstreamError};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, StatusCode};
@@ -82,12 +82,13 @@ enum WebhookError {
 /// Builds the request: the job's body, and headers that identify the job.
 fn request(url: &Url, queue: &str, job: &Delivery) -> Result<Request<Bytes>, http::Error> {
     let content_type = header_of(&job.payload.headers, CONTENT_TYPE.as_str());
+    let key = client_key(&job.payload.headers, &job.key);
     Request::post(url.path.as_str())
         .header(CONTENT_TYPE, content_type.unwrap_or(JSON))
         .header("x-evenkeel-queue", queue)
         .header("x-evenkeel-message-id", job.id.to_string())
         .header("x-evenkeel-attempt", job.attempt)
-        .header("x-evenkeel-fairness-key", HeaderValue::from_bytes(job.key.as_bytes())?)
+        .header("x-evenkeel-fairness-key", HeaderValue::from_bytes(key.as_bytes())?)
         .body(job.payload.body.clone())
 }
 

@@ -15,26 +15,57 @@ fn with_concurrency(concurrency: u32) -> Value {
 }
 
 #[test]
-fn a_job_belongs_to_the_tenant_of_its_key_or_else_to_its_sender() {
-    let config = tenant("acme", "models = ['other']") + &tenant("bolt", "");
+fn a_job_runs_as_its_sender_unless_that_may_act_for_the_tenant_of_the_key() {
+    let config = tenant("acme", "models = ['other']")
+        + &tenant("bolt", "")
+        + &tenant("broker", "act_for = ['acme', 'customer']");
     let test = DispatchTest::start("dispatch-tenants", fast(), &config, &json!({}));
-    let run_job = |sender: &str, key: &str| {
-        let message = json!({"fairness_key": key, "body": job().to_string()});
-        let headers = format!("authorization: Bearer ek-{sender}\r\n");
-        let sent = read(test.server.send("POST", "/api/queues/jobs/messages", &headers, &message));
-        test.wait_result(sent.json()["ids"][0].as_str().unwrap())
-    };
     let outcome = |result: &Value| {
         (result["status"].clone(), result["body"]["error"]["message"].as_str().map(str::to_owned))
     };
-    assert_eq!(run_job("bolt", "bolt/eu")["status"], 200);
-    let forbidden = outcome(&run_job("bolt", "acme/eu"));
-    assert_eq!(forbidden, (json!(403), Some("this API key may not use model \"sim\"".to_owned())));
-    assert_eq!(run_job("bolt", "default")["status"], 200, "the job belongs to its sender");
-    assert_eq!(run_job("acme", "default")["status"], 403, "the job belongs to its sender");
+    let forbidden = (json!(403), Some("this API key may not use model \"sim\"".to_owned()));
+    // Sender, key, tenant that the job runs as: acme may not use the model.
+    for (sender, key, tenant) in [
+        ("bolt", "bolt/eu", "bolt"),
+        ("bolt", "acme/eu", "bolt"),
+        ("bolt", "default", "bolt"),
+        ("acme", "bolt", "acme"),
+        ("acme", "default", "acme"),
+        ("broker", "acme/eu", "acme"),
+        ("broker", "customer", "broker"),
+        ("broker", "bolt", "broker"),
+    ] {
+        let id = test.send_as(sender, key, 1);
+        let result = outcome(&test.wait_result(&id));
+        assert_eq!(result == forbidden, tenant == "acme", "{sender} sent {key}: {result:?}");
+        // Other tenants get the response for a message that was never sent.
+        for reader in ["acme", "bolt", "broker"] {
+            let status = test.result_as(reader, &id).status;
+            assert_eq!(status, if reader == tenant { 200 } else { 404 }, "{sender} sent {key}: {reader}");
+        }
+    }
+    let admin = test.wait_result(&test.send(&[("acme", job())])[0]);
+    assert_eq!(outcome(&admin), forbidden, "the administrator may act for every tenant");
     let unowned = test.wait_result(&test.send_one(&job()));
-    let message = "neither \"default\" (from the fairness key) nor the sender \"admin\" is a tenant";
+    let message =
+        "no tenant to run the job as: neither the fairness key \"default\" nor the sender names a tenant";
     assert_eq!(outcome(&unowned), (json!(400), Some(message.to_owned())));
+}
+
+#[test]
+fn jobs_filed_under_their_sender_are_limited_and_charged_as_the_senders() {
+    // Sending is the first of mallory's three requests.
+    let config = tenant("mallory", "rpm = 3") + &tenant("victim", "rpm = 100");
+    let test = DispatchTest::start("dispatch-filed", fast(), &config, &json!({}));
+    test.send_as("mallory", "victim", 10);
+    wait_for("deferrals", || (test.counted("deferred") >= 8).then_some(()));
+    test.wait_counted("done", 2);
+    let status = test.server.get("/api/load-status").json();
+    let served = |name: &str| crate::fleet::tenant_status(&status, name)["served_cost"].as_u64();
+    assert!(served("mallory") > Some(0), "{status:#}");
+    assert_eq!(served("victim").unwrap_or(0), 0, "{status:#}");
+    let id = test.send_as("victim", "victim", 1);
+    assert_eq!(test.wait_result(&id)["status"], 200);
 }
 
 #[test]
