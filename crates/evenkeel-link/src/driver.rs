@@ -22,9 +22,7 @@ use tokio::time::timeout;
 use crate::flow::{FlowId, FlowLane, ResetCode, ResetReason};
 use crate::metrics::SessionMetrics;
 use crate::quic::{LinkClock, PathConnection};
-use crate::session::{
-    LinkSession, PathReplacement, SessionError, SessionEvent, SessionStatus, StreamKey, Transmit,
-};
+use crate::session::{LinkSession, PathReplacement, SessionError, SessionEvent, SessionStatus, Transmit};
 use writer::{PathWriter, StreamWork};
 
 /// Time between two reads of the connections' measurements while data is in flight.
@@ -191,6 +189,7 @@ impl Driver {
         }
         // Fails if the path exists, as it always does on the connecting side.
         let _ = state.session.add_path(now, path, connection.name());
+        state.session.handle_peer_lanes(now, connection.peer_lanes());
         state.session.handle_path_up(now, path);
         self.pump(&mut state, now);
         drop(state);
@@ -214,12 +213,12 @@ impl Driver {
         }
     }
 
-    /// Records that a connection took bytes of a stream, unless another connection has replaced it.
-    fn record_written(self: &Arc<Self>, path: PathId, generation: u64, stream: StreamKey, bytes: u64) {
+    /// Passes to the session what a connection has taken, unless another connection has replaced it.
+    fn record_taken(self: &Arc<Self>, path: PathId, generation: u64, tell: impl FnOnce(&mut LinkSession)) {
         let now = self.now();
         let mut state = self.state.lock();
         if state.paths.get(&path).is_some_and(|current| current.generation == generation) {
-            state.session.handle_written(path, stream, bytes);
+            tell(&mut state.session);
             self.pump(&mut state, now);
         }
     }
@@ -376,14 +375,15 @@ fn log_replacement(session: &LinkSession, replacement: &PathReplacement) {
 }
 
 fn send(state: &mut State, transmit: Transmit) {
-    let (path, stream, work) = match transmit {
-        Transmit::Frame { path, stream, header, data } => (path, stream, StreamWork::Frame { header, data }),
-        Transmit::Finish { path, stream } => (path, stream, StreamWork::Finish),
-        Transmit::Abandon { path, stream } => (path, stream, StreamWork::Abandon),
-    };
-    // Without a connection the session sends everything again on another path.
-    if let Some(path) = state.paths.get_mut(&path) {
-        path.writer.send(stream, work);
+    // Without a connection the session sends everything again on another path, except datagrams.
+    let Some(ConnectedPath { writer, .. }) = state.paths.get_mut(&transmit.path()) else { return };
+    match transmit {
+        Transmit::Frame { stream, header, data, .. } => {
+            writer.send(stream, StreamWork::Frame { header, data });
+        }
+        Transmit::Datagram { data, .. } => writer.send_datagram(data),
+        Transmit::Finish { stream, .. } => writer.send(stream, StreamWork::Finish),
+        Transmit::Abandon { stream, .. } => writer.send(stream, StreamWork::Abandon),
     }
 }
 

@@ -61,14 +61,66 @@ pub enum FlowLane {
     Stream,
     /// The data is divided into chunks, which are spread over all paths.
     Bonded,
+    /// The data is divided into chunks, each of which takes the two best paths; the first copy counts.
+    Redundant,
+    /// Unreliable datagrams instead of a byte stream.
+    Datagram(DatagramMode),
+}
+
+impl FlowLane {
+    /// Returns the mode of a flow of datagrams; `None` for a byte stream.
+    pub const fn datagram_mode(self) -> Option<DatagramMode> {
+        match self {
+            Self::Stream | Self::Bonded | Self::Redundant => None,
+            Self::Datagram(mode) => Some(mode),
+        }
+    }
+}
+
+/// Way in which a flow's datagrams use the paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatagramMode {
+    /// Each datagram takes one path, by weight; the receiver restores their order.
+    Stripe,
+    /// All datagrams take one path, until that path is not healthy.
+    Pin,
+    /// Each datagram takes all active paths, and the first copy counts.
+    Duplicate,
+}
+
+impl fmt::Display for DatagramMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stripe => "stripe",
+            Self::Pin => "pin",
+            Self::Duplicate => "duplicate",
+        })
+    }
+}
+
+/// Lanes that the peer's version of the protocol has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneSupport {
+    /// Stream and bonded lane.
+    StreamAndBonded,
+    All,
+}
+
+impl LaneSupport {
+    /// Reports whether the peer can carry flows of a lane.
+    pub const fn has(self, lane: FlowLane) -> bool {
+        matches!(self, Self::All) || matches!(lane, FlowLane::Stream | FlowLane::Bonded)
+    }
 }
 
 impl fmt::Display for FlowLane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Stream => "stream",
-            Self::Bonded => "bonded",
-        })
+        match self {
+            Self::Stream => f.write_str("stream"),
+            Self::Bonded => f.write_str("bonded"),
+            Self::Redundant => f.write_str("redundant"),
+            Self::Datagram(mode) => mode.fmt(f),
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 //! TCP forwards: one side accepts connections and opens a flow for each; the other side connects the flow to its target.
+//! [`udp`] forwards datagrams.
 //!
 //! Guarantees: a FIN or RST of one socket becomes a FIN or RST of the other. The side that connects to targets
 //! connects only to those on its own list, compared as text.
@@ -6,10 +7,13 @@
 //! Limits: [`Forward::connections_max`] connections per forward; a connection to a target takes at most
 //! 10 s.
 
+pub mod udp;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep, timeout};
 
-use crate::flow::{FlowLane, ResetCode, TARGET_BYTES_MAX};
+use crate::flow::{DatagramMode, FlowLane, ResetCode, TARGET_BYTES_MAX};
 use crate::link::{Link, RecvFlow, SendFlow};
 
 /// Longest wait for a connection to a target.
@@ -46,7 +50,14 @@ const READ_MAX: usize = 64 * 1024;
 /// Pause after `accept` fails, for example because the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A local address whose connections are forwarded to a target on the other side: `LISTEN=TARGET[,lane=bonded]`.
+/// Time without datagrams after which a UDP flow ends.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// Limits of the idle time that a forward may set.
+const IDLE_SECS: RangeInclusive<u64> = 1..=86_400;
+
+/// A local address whose connections or datagrams are forwarded to a target on the other side:
+/// `[udp:]LISTEN=TARGET[,lane=LANE][,idle=SECONDS]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
     /// Local address to listen on.
@@ -55,8 +66,34 @@ pub struct Forward {
     pub target: ForwardTarget,
     /// Lane of the flows.
     pub lane: FlowLane,
-    /// Maximum number of open connections; further ones wait in the listen queue.
+    /// Maximum number of open connections, further ones wait in the listen queue; or of UDP clients.
     pub connections_max: usize,
+    /// Time without datagrams after which the flow of a UDP client ends.
+    pub idle_max: Duration,
+}
+
+/// Protocol of a forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardProtocol {
+    Tcp,
+    Udp,
+}
+
+impl ForwardProtocol {
+    /// Removes the protocol from the front of a forward or an allowed target; without one, it is TCP.
+    fn strip(text: &str) -> (Self, &str) {
+        if let Some(rest) = text.strip_prefix("udp:") {
+            return (Self::Udp, rest);
+        }
+        (Self::Tcp, text.strip_prefix("tcp:").unwrap_or(text))
+    }
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Tcp => "",
+            Self::Udp => "udp:",
+        }
+    }
 }
 
 /// Error for a forward that cannot be parsed.
@@ -68,30 +105,68 @@ pub enum ForwardError {
     Listen { text: String },
     #[error(transparent)]
     Target(#[from] ForwardTargetError),
-    #[error("unknown option {text:?}; expected lane=stream or lane=bonded")]
-    Option { text: String },
+    #[error("unknown option {text:?} of a TCP forward; expected lane=stream, lane=bonded or lane=redundant")]
+    TcpOption { text: String },
+    #[error(
+        "unknown option {text:?} of a UDP forward; expected lane=pin, lane=stripe, lane=duplicate or idle=SECONDS"
+    )]
+    UdpOption { text: String },
+    #[error("idle={text}: expected {} to {} seconds", IDLE_SECS.start(), IDLE_SECS.end())]
+    Idle { text: String },
 }
 
 impl FromStr for Forward {
     type Err = ForwardError;
 
     fn from_str(text: &str) -> Result<Self, ForwardError> {
-        let (addresses, option) = match text.split_once(',') {
-            Some((addresses, option)) => (addresses, Some(option)),
-            None => (text, None),
-        };
+        let (protocol, text) = ForwardProtocol::strip(text);
+        let mut parts = text.split(',');
+        let addresses = parts.next().unwrap_or_default();
         let (listen, target) = addresses.split_once('=').ok_or(ForwardError::NoTarget)?;
         let listen = listen.parse().map_err(|_| ForwardError::Listen { text: listen.to_owned() })?;
-        let lane = match option {
-            None | Some("lane=stream") => FlowLane::Stream,
-            Some("lane=bonded") => FlowLane::Bonded,
-            Some(text) => return Err(ForwardError::Option { text: text.to_owned() }),
+        let lane = match protocol {
+            ForwardProtocol::Tcp => FlowLane::Stream,
+            ForwardProtocol::Udp => FlowLane::Datagram(DatagramMode::Pin),
         };
-        Ok(Self { listen, target: target.parse()?, lane, connections_max: 512 })
+        let target = target.parse()?;
+        let mut forward = Self { listen, target, lane, connections_max: 512, idle_max: IDLE_MAX };
+        parts.try_for_each(|option| match protocol {
+            ForwardProtocol::Tcp => forward.set_tcp_option(option),
+            ForwardProtocol::Udp => forward.set_udp_option(option),
+        })?;
+        Ok(forward)
     }
 }
 
-/// Host and port of a TCP server.
+impl Forward {
+    fn set_tcp_option(&mut self, option: &str) -> Result<(), ForwardError> {
+        self.lane = match option {
+            "lane=stream" => FlowLane::Stream,
+            "lane=bonded" => FlowLane::Bonded,
+            "lane=redundant" => FlowLane::Redundant,
+            _ => return Err(ForwardError::TcpOption { text: option.to_owned() }),
+        };
+        Ok(())
+    }
+
+    fn set_udp_option(&mut self, option: &str) -> Result<(), ForwardError> {
+        if let Some(text) = option.strip_prefix("idle=") {
+            let seconds = text.parse().ok().filter(|seconds| IDLE_SECS.contains(seconds));
+            let seconds = seconds.ok_or_else(|| ForwardError::Idle { text: text.to_owned() })?;
+            self.idle_max = Duration::from_secs(seconds);
+            return Ok(());
+        }
+        self.lane = FlowLane::Datagram(match option {
+            "lane=pin" => DatagramMode::Pin,
+            "lane=stripe" => DatagramMode::Stripe,
+            "lane=duplicate" => DatagramMode::Duplicate,
+            _ => return Err(ForwardError::UdpOption { text: option.to_owned() }),
+        });
+        Ok(())
+    }
+}
+
+/// Host and port of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForwardTarget(String);
 
@@ -158,21 +233,43 @@ pub async fn run(listener: TcpListener, forward: Forward, link: Link) {
     }
 }
 
+/// Target to which the other side may forward: `[udp:]HOST:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllowedTarget {
+    protocol: ForwardProtocol,
+    target: ForwardTarget,
+}
+
+impl FromStr for AllowedTarget {
+    type Err = ForwardTargetError;
+
+    fn from_str(text: &str) -> Result<Self, ForwardTargetError> {
+        let (protocol, target) = ForwardProtocol::strip(text);
+        Ok(Self { protocol, target: target.parse()? })
+    }
+}
+
 /// Targets to which the other side may forward.
 pub struct AllowedTargets {
-    allowed: Vec<ForwardTarget>,
+    allowed: Vec<AllowedTarget>,
     /// Refused targets that have been logged.
     logged: Mutex<BTreeSet<String>>,
 }
 
 impl AllowedTargets {
     /// Allows these targets and no others.
-    pub fn new(allowed: Vec<ForwardTarget>) -> Self {
+    pub fn new(allowed: Vec<AllowedTarget>) -> Self {
         Self { allowed, logged: Mutex::default() }
     }
 
-    fn allows(&self, target: &str) -> bool {
-        self.allowed.iter().any(|known| known.0 == target)
+    /// Checks that a target is allowed; otherwise logs it and returns the reason for the other side.
+    fn check(&self, protocol: ForwardProtocol, target: &str) -> Result<(), String> {
+        if self.allowed.iter().any(|known| known.protocol == protocol && known.target.0 == target) {
+            return Ok(());
+        }
+        let target = format!("{}{target}", protocol.prefix());
+        self.log_refusal(&target);
+        Err(format!("the other side does not allow {target}; start it with --allow {target}"))
     }
 
     /// Logs a refused target once, and at most [`REFUSALS_LOGGED_MAX`] targets, so that a peer cannot flood the log.
@@ -190,9 +287,7 @@ impl AllowedTargets {
 
 /// Connects an accepted flow to its target if that is allowed.
 pub async fn serve_flow(send: SendFlow, mut recv: RecvFlow, target: String, targets: &AllowedTargets) {
-    if !targets.allows(&target) {
-        targets.log_refusal(&target);
-        let reason = format!("the other side does not allow {target}; start it with --allow {target}");
+    if let Err(reason) = targets.check(ForwardProtocol::Tcp, &target) {
         send.reset(ResetCode::REFUSED, &reason);
         return;
     }
@@ -314,6 +409,29 @@ mod tests {
     }
 
     #[test]
+    fn a_udp_forward_has_a_mode_and_an_idle_time() {
+        let forward: Forward = "udp:127.0.0.1:5353=10.0.0.5:53".parse().unwrap();
+        assert_eq!((forward.lane, forward.idle_max), (FlowLane::Datagram(DatagramMode::Pin), IDLE_MAX));
+        let forward: Forward = "udp:[::1]:1=[::1]:2,idle=5,lane=duplicate".parse().unwrap();
+        assert_eq!(forward.lane, FlowLane::Datagram(DatagramMode::Duplicate));
+        assert_eq!(forward.idle_max, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_target_is_allowed_for_one_protocol() {
+        let targets = ["10.0.0.5:53", "tcp:10.0.0.6:53", "udp:10.0.0.7:53"];
+        let targets = AllowedTargets::new(targets.map(|target| target.parse().unwrap()).to_vec());
+        let allows = |protocol, target| targets.check(protocol, target).is_ok();
+        for (target, tcp) in [("10.0.0.5:53", true), ("10.0.0.6:53", true), ("10.0.0.7:53", false)] {
+            assert_eq!(allows(ForwardProtocol::Tcp, target), tcp, "{target}");
+            assert_eq!(allows(ForwardProtocol::Udp, target), !tcp, "{target}");
+        }
+        let reason = targets.check(ForwardProtocol::Udp, "10.0.0.5:53").unwrap_err();
+        assert!(reason.contains("does not allow udp:10.0.0.5:53; start it with --allow udp:10.0.0.5:53"));
+        assert!("udp:53".parse::<AllowedTarget>().is_err());
+    }
+
+    #[test]
     fn the_error_says_which_part_of_a_forward_is_wrong() {
         let error = |text: &str| text.parse::<Forward>().unwrap_err().to_string();
         assert!(error("127.0.0.1:9000").contains("expected LISTEN=TARGET"));
@@ -321,7 +439,13 @@ mod tests {
         for target in ["127.0.0.1", "127.0.0.1:0", ":80", "::1:80", "a b:80", "a:99999"] {
             assert!(error(&format!("127.0.0.1:1={target}")).contains("is not HOST:PORT"), "{target}");
         }
-        assert!(error("127.0.0.1:1=a:2,lane=fast").contains("unknown option \"lane=fast\""));
+        assert!(error("127.0.0.1:1=a:2,lane=fast").contains("unknown option \"lane=fast\" of a TCP forward"));
+        assert!(error("127.0.0.1:1=a:2,lane=pin").contains("unknown option \"lane=pin\" of a TCP forward"));
+        assert!(error("udp:127.0.0.1:1=a:2,lane=bonded").contains("\"lane=bonded\" of a UDP forward"));
+        for idle in ["", "0", "86401", "1m"] {
+            let text = error(&format!("udp:127.0.0.1:1=a:2,idle={idle}"));
+            assert_eq!(text, format!("idle={idle}: expected 1 to 86400 seconds"));
+        }
         let long = "a".repeat(TARGET_BYTES_MAX);
         assert!(error(&format!("127.0.0.1:1={long}:80")).contains("is not HOST:PORT"));
     }

@@ -6,8 +6,9 @@
 //! Guarantees: a value has exactly one encoding; decoding rejects every other, never panics, and stores at most
 //! [`HEADER_BYTES_MAX`] bytes between two inputs.
 //!
-//! Limits: a chunk has at most [`CHUNK_BYTES_MAX`] bytes, a datagram [`DATAGRAM_BYTES_MAX`], an acknowledgement
-//! [`ACK_RANGES_MAX`] ranges; numbers are below 2^62.
+//! Limits: a chunk has at most [`CHUNK_BYTES_MAX`] bytes, a datagram [`DATAGRAM_BYTES_MAX`] (or what the path carries, if
+//! it is part of a flow's datagram), an acknowledgement [`ACK_RANGES_MAX`] ranges, a flow's datagram [`FRAGMENTS_MAX`]
+//! fragments; numbers are below 2^62.
 
 mod control;
 mod datagram;
@@ -15,13 +16,16 @@ mod decoder;
 mod reader;
 
 pub use control::{ControlDecoder, ControlMessage};
-pub use datagram::{AckEntry, AckState, AcksWriter, DatagramFrame, FlowAck, OffsetRange, encode_probe};
+pub use datagram::{
+    AckEntry, AckState, AcksWriter, DatagramFrame, FlowAck, Fragment, Message, OffsetRange, SendTime,
+    encode_message, encode_probe,
+};
 pub use decoder::FrameDecoder;
 pub use reader::NUMBER_MAX;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::flow::{FlowId, FlowLane, TARGET_BYTES_MAX};
+use crate::flow::{DatagramMode, FlowId, FlowLane, TARGET_BYTES_MAX};
 use reader::{NUMBER_BYTES_MAX, Reader, put_number};
 
 /// Maximum number of data bytes in a chunk.
@@ -33,6 +37,15 @@ pub const DATAGRAM_BYTES_MAX: usize = 1_100;
 /// Maximum number of ranges in the acknowledgement of one flow.
 pub const ACK_RANGES_MAX: usize = 61;
 
+/// Maximum number of fragments of a flow's datagram.
+pub const FRAGMENTS_MAX: u8 = 64;
+
+/// Maximum length of the header of a [`Message`].
+pub const MESSAGE_HEADER_BYTES_MAX: usize = 1 + 3 * NUMBER_BYTES_MAX + 2;
+
+/// Maximum length of a [`Message`] with its header: that of a UDP datagram.
+const MESSAGE_BYTES_MAX: usize = 65_535;
+
 /// Maximum length of a chunk's header.
 pub const CHUNK_HEADER_BYTES_MAX: usize = 1 + 3 * NUMBER_BYTES_MAX;
 
@@ -43,6 +56,10 @@ const OPEN_STREAM: u8 = 1;
 const OPEN_BONDED: u8 = 2;
 const CHUNK: u8 = 3;
 const LAST_CHUNK: u8 = 4;
+const OPEN_REDUNDANT: u8 = 5;
+const OPEN_STRIPE: u8 = 6;
+const OPEN_PIN: u8 = 7;
+const OPEN_DUPLICATE: u8 = 8;
 
 /// Frame on a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +87,10 @@ pub fn encode_open(flow: FlowId, lane: FlowLane, target: &str) -> Bytes {
     out.put_u8(match lane {
         FlowLane::Stream => OPEN_STREAM,
         FlowLane::Bonded => OPEN_BONDED,
+        FlowLane::Redundant => OPEN_REDUNDANT,
+        FlowLane::Datagram(DatagramMode::Stripe) => OPEN_STRIPE,
+        FlowLane::Datagram(DatagramMode::Pin) => OPEN_PIN,
+        FlowLane::Datagram(DatagramMode::Duplicate) => OPEN_DUPLICATE,
     });
     put_number(&mut out, flow.0);
     reader::put_text(&mut out, target);
@@ -95,11 +116,10 @@ enum Header {
 impl Header {
     fn parse(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
         let kind = reader.byte()?;
+        if let Some(lane) = opened_lane(kind) {
+            return Ok(Self::Open { flow: FlowId(reader.number()?), lane, target: reader.text()? });
+        }
         match kind {
-            OPEN_STREAM | OPEN_BONDED => {
-                let lane = if kind == OPEN_STREAM { FlowLane::Stream } else { FlowLane::Bonded };
-                Ok(Self::Open { flow: FlowId(reader.number()?), lane, target: reader.text()? })
-            }
             CHUNK | LAST_CHUNK => {
                 let flow = FlowId(reader.number()?);
                 let offset = reader.number()?;
@@ -121,6 +141,19 @@ impl Header {
     }
 }
 
+/// Returns the lane of the flow that a frame of this type opens; `None` if it opens none.
+fn opened_lane(kind: u8) -> Option<FlowLane> {
+    match kind {
+        OPEN_STREAM => Some(FlowLane::Stream),
+        OPEN_BONDED => Some(FlowLane::Bonded),
+        OPEN_REDUNDANT => Some(FlowLane::Redundant),
+        OPEN_STRIPE => Some(FlowLane::Datagram(DatagramMode::Stripe)),
+        OPEN_PIN => Some(FlowLane::Datagram(DatagramMode::Pin)),
+        OPEN_DUPLICATE => Some(FlowLane::Datagram(DatagramMode::Duplicate)),
+        _ => None,
+    }
+}
+
 /// Error for bytes that no peer of this version sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
@@ -136,8 +169,10 @@ pub enum FrameError {
     NumberTooLarge,
     #[error("a text is not valid UTF-8")]
     NotUtf8,
-    #[error("datagram of {len} bytes is longer than {DATAGRAM_BYTES_MAX}")]
-    DatagramTooLong { len: usize },
+    #[error("datagram of {len} bytes is longer than {len_max}")]
+    DatagramTooLong { len: usize, len_max: usize },
+    #[error("fragment {index} of {count}")]
+    BadFragment { index: u8, count: u8 },
     #[error("acknowledgement of {count} ranges, the limit is {ACK_RANGES_MAX}")]
     TooManyRanges { count: usize },
     #[error("an acknowledged range is empty, adjacent to the previous one, or beyond the largest offset")]

@@ -9,6 +9,7 @@
 //! - [`identity`] and [`quic`] are the keys and the connections of the paths; [`relay`] is a hop on the way of a path.
 
 mod connector;
+mod datagram_flow;
 mod driver;
 pub mod flow;
 mod flow_stream;
@@ -27,6 +28,7 @@ pub mod session;
 pub use connector::{
     ConnectorSettings, LINK_PATHS_MAX, LinkConnector, LinkStartError, RELAYS_MAX, RouteSettings,
 };
+pub use datagram_flow::DatagramFlow;
 pub use driver::EndOfSession;
 pub use flow_stream::FlowStream;
 pub use link::{Link, Links, RecvFlow, SendFlow};

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use crate::driver::{Direction, Driver};
 use crate::flow::{FlowEnd, FlowId, FlowLane, ResetCode, ResetReason};
 use crate::flow_stream::FlowStream;
-use crate::session::{OpenFlowError, Read, SessionStatus};
+use crate::session::{FlowStatus, OpenFlowError, Read, SessionStatus};
 
 /// Time between two looks at the paths of a link that is down.
 const UP_POLL: Duration = Duration::from_millis(20);
@@ -93,9 +93,10 @@ impl Links {
         Self(Arc::new(links))
     }
 
-    /// Waits until no flow is open.
+    /// Waits until no flow is open that carries a connection.
     pub async fn wait_idle(&self) {
-        while self.status().iter().any(|session| !session.flows.is_empty()) {
+        let is_connection = |flow: &FlowStatus| flow.datagrams.is_none();
+        while self.status().iter().any(|session| session.flows.iter().any(is_connection)) {
             sleep(IDLE_POLL).await;
         }
     }
@@ -120,20 +121,27 @@ pub(crate) fn halves(driver: Arc<Driver>, flow: FlowId) -> (SendFlow, RecvFlow) 
 /// Resets the flow when both halves are dropped, unless both directions have ended.
 ///
 /// Data of a finished flow that is not acknowledged yet is still delivered.
-struct FlowHandle {
-    driver: Arc<Driver>,
-    flow: FlowId,
+pub(crate) struct FlowHandle {
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) flow: FlowId,
     /// Set when `finish` was called.
     is_finished: AtomicBool,
     /// Set when all data of the other side has been read.
     is_read: AtomicBool,
 }
 
+impl FlowHandle {
+    /// Aborts both directions.
+    pub(crate) fn reset(&self, code: ResetCode, text: &str) {
+        let reason = ResetReason::new(code, text);
+        self.driver.with(|session, now| session.reset(now, self.flow, reason));
+    }
+}
+
 impl Drop for FlowHandle {
     fn drop(&mut self) {
         if !(self.is_finished.load(Ordering::Relaxed) && self.is_read.load(Ordering::Relaxed)) {
-            let reason = ResetReason::new(ResetCode::ABORTED, "the application dropped the flow");
-            self.driver.with(|session, now| session.reset(now, self.flow, reason));
+            self.reset(ResetCode::ABORTED, "the application dropped the flow");
         }
         self.driver.forget_wakers(self.flow);
     }
@@ -174,8 +182,11 @@ impl SendFlow {
 
     /// Aborts both directions.
     pub fn reset(&self, code: ResetCode, text: &str) {
-        let reason = ResetReason::new(code, text);
-        self.handle.driver.with(|session, now| session.reset(now, self.handle.flow, reason));
+        self.handle.reset(code, text);
+    }
+
+    pub(crate) fn into_handle(self) -> Arc<FlowHandle> {
+        self.handle
     }
 }
 
@@ -220,14 +231,14 @@ impl RecvFlow {
     }
 }
 
-fn to_io_error(end: FlowEnd) -> io::Error {
+pub(crate) fn to_io_error(end: FlowEnd) -> io::Error {
     match end {
         FlowEnd::Finished => io::ErrorKind::BrokenPipe.into(),
         FlowEnd::Reset(reason) => reset_error(reason),
     }
 }
 
-fn reset_error(reason: ResetReason) -> io::Error {
+pub(crate) fn reset_error(reason: ResetReason) -> io::Error {
     let kind = match reason.code {
         ResetCode::REFUSED => io::ErrorKind::ConnectionRefused,
         ResetCode::TOO_MANY_FLOWS => io::ErrorKind::QuotaExceeded,

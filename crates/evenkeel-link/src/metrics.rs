@@ -1,14 +1,15 @@
 //! Metrics of one session.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use evenkeel_policy::id::PathId;
 use evenkeel_policy::path::Transition;
 use evenkeel_policy::swrr::ReweightCounts;
-use evenkeel_telemetry::{LinkMetrics, PathGauges, PathMetrics, RegisterError};
+use evenkeel_telemetry::{DatagramDrop, LinkMetrics, PathGauges, PathMetrics, RegisterError};
 use parking_lot::Mutex;
 
 use crate::flow::FlowId;
-use crate::session::{Observation, ReplacementCounts, SessionStatus, TrafficRole};
+use crate::session::{DatagramCounters, Observation, ReplacementCounts, SessionStatus, TrafficRole};
 
 /// Metrics of one session; the series of a link are removed with its last session.
 pub(crate) struct SessionMetrics {
@@ -23,7 +24,16 @@ struct Reported {
     reinjected_bytes: u64,
     replacements: ReplacementCounts,
     bonded_exits: u64,
+    datagrams: DatagramCounters,
+    /// Datagrams sent and received by path.
+    path_datagrams: BTreeMap<PathId, PathDatagrams>,
     flows: BTreeSet<FlowId>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct PathDatagrams {
+    sent: u64,
+    received: u64,
 }
 
 impl SessionMetrics {
@@ -77,6 +87,7 @@ impl SessionMetrics {
         // Another snapshot, taken later, may have been reported already.
         self.link.add_reinjected_bytes(reinjected.saturating_sub(reported.reinjected_bytes));
         reported.reinjected_bytes = reinjected.max(reported.reinjected_bytes);
+        self.add_datagrams(&mut reported, status);
         let flows: BTreeSet<FlowId> = status.flows.iter().map(|flow| flow.flow).collect();
         for ended in reported.flows.difference(&flows) {
             self.link.forget_flow(&self.flow_label(*ended));
@@ -85,6 +96,42 @@ impl SessionMetrics {
             self.link.set_reorder_utilization(&self.flow_label(flow.flow), flow.reorder_utilisation);
         }
         reported.flows = flows;
+    }
+
+    fn add_datagrams(&self, reported: &mut Reported, status: &SessionStatus) {
+        for path in &status.paths {
+            let before = reported.path_datagrams.entry(path.path).or_default();
+            let sent = path.counters.datagrams_sent;
+            let received = path.counters.datagrams_received;
+            self.link.add_datagrams(
+                &path.name,
+                sent.saturating_sub(before.sent),
+                received.saturating_sub(before.received),
+            );
+            *before = PathDatagrams { sent: sent.max(before.sent), received: received.max(before.received) };
+        }
+        let DatagramCounters { sent, received, duplicates, late, unsent, unread, lost } =
+            status.totals.datagrams;
+        let before = reported.datagrams;
+        let drops = [
+            (DatagramDrop::Duplicate, duplicates, before.duplicates),
+            (DatagramDrop::Late, late, before.late),
+            (DatagramDrop::Unsent, unsent, before.unsent),
+            (DatagramDrop::Unread, unread, before.unread),
+        ];
+        for (reason, now, before) in drops {
+            self.link.add_dropped_datagrams(reason, now.saturating_sub(before));
+        }
+        self.link.add_lost_datagrams(lost.saturating_sub(before.lost));
+        reported.datagrams = DatagramCounters {
+            sent,
+            received,
+            duplicates: duplicates.max(before.duplicates),
+            late: late.max(before.late),
+            unsent: unsent.max(before.unsent),
+            unread: unread.max(before.unread),
+            lost: lost.max(before.lost),
+        };
     }
 
     fn add_replacements(&self, reported: &mut Reported, counts: ReplacementCounts) {

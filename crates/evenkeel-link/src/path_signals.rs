@@ -25,6 +25,8 @@ pub struct PathSignals {
     pub in_flight: u64,
     /// Congestion window in bytes.
     pub window: u64,
+    /// Length of the longest datagram that a packet holds; 0 if unknown.
+    pub datagram_max: usize,
     /// Time since which packets wait for an acknowledgement without any arriving; `None` while nothing is in flight.
     ///
     /// The time of the last acknowledgement, or that of the first packet sent since nothing was in flight.

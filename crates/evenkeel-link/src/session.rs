@@ -12,8 +12,9 @@
 //! - Data on a path that is silent for a probe timeout (bonded) or two (stream lane) is sent again on another path.
 //! - With the same calls, a session makes the same decisions: it reads no clock and draws no random numbers.
 //! - Nothing that a peer sends makes it panic, or use more memory than its limits allow.
+//! - Datagrams of a striped flow are delivered in order, and wait for earlier ones for 250 ms at most.
 //!
-//! Limits: those of [`SessionConfig`]; 4096 chunks per flow and 32 768 in all beyond the acknowledged offsets; 65 536
+//! Limits: those of [`SessionConfig`]; 64 MiB of received datagrams; 4096 chunks per flow and 32 768 in all beyond the acknowledged offsets; 65 536
 //! stored pieces beyond gaps; 1 MiB of unacknowledged control messages.
 
 mod acks;
@@ -22,6 +23,7 @@ mod application;
 mod bonded_lane;
 mod byte_queue;
 mod config;
+mod datagrams;
 mod flow_table;
 mod link_path;
 mod output;
@@ -41,6 +43,7 @@ use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::time::{Duration, Instant};
 
 pub use config::{CREDIT_INITIAL, SessionConfig};
+pub use datagrams::{DatagramCounters, DatagramFlowStatus, PAYLOAD_BYTES_MAX};
 pub use output::{
     Datagram, Observation, OpenFlowError, PathReplacement, ProtocolError, Read, ReplacementCause,
     SessionError, SessionEvent, StreamKey, Transmit,
@@ -50,10 +53,11 @@ pub use status::{
     TrafficRole,
 };
 
-use crate::flow::{FlowEnd, FlowId, ResetCode, ResetReason, Side};
+use crate::flow::{FlowEnd, FlowId, LaneSupport, ResetCode, ResetReason, Side};
 use crate::frame::ControlDecoder;
 use acks::{AckSchedule, Urgency};
 use bonded_lane::LaneSamples;
+use datagrams::{DatagramHalves, DatagramLane};
 use flow_table::FlowTable;
 use path_table::PathTable;
 use ready::ReadyFlows;
@@ -77,15 +81,21 @@ pub struct LinkSession {
     /// Flows with a stream of their own.
     ready_streams: ReadyFlows,
     ready_bonded: ReadyFlows,
+    datagrams: DatagramLane,
+    /// Lanes that the peer has.
+    peer_lanes: LaneSupport,
     /// Set while bonded chunks wait for a path with room.
     is_bonded_blocked: bool,
+    /// Redundant flows that wait until one of their paths has room.
+    blocked_redundant: BTreeSet<FlowId>,
     /// Set while flows wait until fewer chunks are in flight.
     is_chunk_blocked: bool,
     /// Flows whose application waits until it can write.
     blocked_writers: BTreeSet<FlowId>,
-    /// Queued ends of streams; they are returned before any frame.
+    /// Queued ends of streams, copies and fragments of datagrams; they are returned before any frame.
     transmits: VecDeque<Transmit>,
-    datagrams: VecDeque<Datagram>,
+    /// Queued acknowledgements and probes.
+    packets: VecDeque<Datagram>,
     events: VecDeque<SessionEvent>,
     observations: VecDeque<Observation>,
     duplicate_bytes: u64,
@@ -122,11 +132,14 @@ impl LinkSession {
             acks: AckSchedule::default(),
             ready_streams: ReadyFlows::default(),
             ready_bonded: ReadyFlows::default(),
+            datagrams: DatagramLane::default(),
+            peer_lanes: LaneSupport::All,
             is_bonded_blocked: false,
+            blocked_redundant: BTreeSet::new(),
             is_chunk_blocked: false,
             blocked_writers: BTreeSet::new(),
             transmits: VecDeque::new(),
-            datagrams: VecDeque::new(),
+            packets: VecDeque::new(),
             events: VecDeque::new(),
             observations: VecDeque::new(),
             duplicate_bytes: 0,
@@ -161,6 +174,9 @@ impl LinkSession {
     /// Marks a flow as ready to send.
     fn wake(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get(id) else { return };
+        if flow.datagrams.as_ref().is_some_and(DatagramHalves::has_queued) {
+            self.datagrams.ready.insert(id);
+        }
         if flow.has_own_stream() {
             self.ready_streams.insert(id);
         } else {
@@ -171,6 +187,7 @@ impl LinkSession {
     /// Marks all flows as ready to send, after paths have changed.
     fn wake_all(&mut self) {
         self.is_bonded_blocked = false;
+        self.unblock_datagrams();
         for id in self.flows.ids() {
             self.wake(id);
         }
@@ -186,9 +203,11 @@ impl LinkSession {
             self.transmits.push_back(Transmit::Abandon { path, stream: StreamKey::Flow(id) });
             self.release_home(id);
         }
+        self.forget_datagrams(id);
         self.flows.close(id, end.clone());
         self.ready_streams.remove(id);
         self.ready_bonded.remove(id);
+        self.blocked_redundant.remove(&id);
         self.blocked_writers.remove(&id);
         if end != FlowEnd::Finished {
             self.acks.forget(id);
@@ -222,7 +241,7 @@ impl LinkSession {
         }
         self.has_ended = true;
         self.transmits.clear();
-        self.datagrams.clear();
+        self.packets.clear();
     }
 
     fn fail(&mut self, now: Instant, error: SessionError) {

@@ -91,6 +91,8 @@ fn anthropic_type(error: &ApiError) -> &'static str {
         ApiError::NoRoute | ApiError::NotFound { .. } | ApiError::NoModel { .. } => "not_found_error",
         ApiError::RateLimited { .. } => "rate_limit_error",
         ApiError::QueueFull { .. }
+        | ApiError::BodiesFull
+        | ApiError::ConnectionsFull
         | ApiError::Unready
         | ApiError::Draining
         | ApiError::Unavailable { .. } => "overloaded_error",

@@ -111,7 +111,10 @@ impl LlmApi {
         };
         let charged_tenant = tenant.clone();
         let deadline = ClientDeadlines::default();
-        let result = context.serve(AcceptedRequest { tenant, request, head, body, deadline }).await;
+        let permit = None;
+        let read_ahead = None;
+        let accepted = AcceptedRequest { tenant, request, head, body, permit, read_ahead, deadline };
+        let result = context.serve(accepted).await;
         let response = result.inspect_err(|error| {
             context.trace.rejected(error, context.waited);
             // The job will be retried and was not sent to a node.

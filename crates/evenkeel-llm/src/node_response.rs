@@ -8,6 +8,7 @@ use core::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use evenkeel_server::body::{self, Response};
+use evenkeel_server::sending::ReadAhead;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
@@ -132,12 +133,14 @@ impl NodeResponse {
         mut reservation: TokenReservation,
         endpoint: Endpoint,
         request: &LlmRequest,
+        read_ahead: Option<ReadAhead>,
     ) -> Response {
         reservation.trace.first_byte(self.status);
         let whole = match (self.kind, &self.remainder) {
             (BodyKind::Json | BodyKind::Opaque, BodyRemainder::Nothing(usage)) => Some(*usage),
             (BodyKind::Events, BodyRemainder::Nothing(_)) | (_, BodyRemainder::Body(_)) => None,
         };
+        let mut extensions = http::Extensions::new();
         let body = if let Some(usage) = whole {
             let all = self.buffered.pop().unwrap_or_default();
             if self.is_served {
@@ -164,11 +167,15 @@ impl NodeResponse {
             let scanner = BodyScanner::new(self.kind, endpoint, request.usage);
             let mut body = ProxyBody::new(endpoint, scanner, remainder, slot, reservation, self.is_served);
             body.start(self.buffered);
+            if let Some(read_ahead) = read_ahead {
+                extensions.insert(read_ahead);
+            }
             body.boxed_unsync()
         };
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;
+        *response.extensions_mut() = extensions;
         response
     }
 }

@@ -15,8 +15,11 @@ use evenkeel_pipeline::{Arrival, Priority, Rejection};
 use evenkeel_policy::score;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
+use evenkeel_server::body_budget::BodyPermit;
+use evenkeel_server::received_body::ReceivedBody;
 use evenkeel_server::route::ServerRequest;
 use evenkeel_server::scheduling::rejection_error;
+use evenkeel_server::sending::ReadAhead;
 use evenkeel_server::tenant::{Caller, Tenant};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::request::Parts;
@@ -64,6 +67,10 @@ pub(crate) struct AcceptedRequest {
     pub(crate) request: LlmRequest,
     pub(crate) head: Parts,
     pub(crate) body: Bytes,
+    /// Counts the body in the server's budget; `None` for jobs, which the queue counts.
+    pub(crate) permit: Option<BodyPermit>,
+    /// Permission to read a streamed response ahead, so that a slow client does not hold the slot.
+    pub(crate) read_ahead: Option<ReadAhead>,
     pub(crate) deadline: ClientDeadlines,
 }
 
@@ -96,7 +103,9 @@ impl ProxyRequest {
         }
         let extra_path = self.extra_path(call.request.uri().path())?;
         let deadline = ClientDeadlines::from_headers(call.request.headers(), Instant::now)?;
-        let body = call.read_body().await?;
+        let ReceivedBody { bytes: body, permit } = call.read_body().await?;
+        let permit = Some(permit);
+        let read_ahead = Some(call.read_ahead());
         let (head, _) = call.request.into_parts();
         let may_be_form = matches!(self.endpoint, Endpoint::Transcription | Endpoint::Other);
         let form = head.headers.get(CONTENT_TYPE).filter(|_| may_be_form);
@@ -107,7 +116,7 @@ impl ProxyRequest {
         if extra_path.is_some_and(|path| !self.llm.nodes.all_accept(&request.model, &path)) {
             return Err(ApiError::NoRoute);
         }
-        Ok(AcceptedRequest { tenant, request, head, body, deadline })
+        Ok(AcceptedRequest { tenant, request, head, body, permit, read_ahead, deadline })
     }
 
     /// Returns the path if nodes accept it only with their consent; rejects one that no node accepts.
@@ -124,7 +133,8 @@ impl ProxyRequest {
 
     /// Serves an accepted request: admits and queues it, then sends it to nodes until one of them responds.
     pub(crate) async fn serve(&mut self, accepted: AcceptedRequest) -> Result<Response, ApiError> {
-        let AcceptedRequest { tenant, request, head, body, deadline } = accepted;
+        // Held until the first byte of the response: until then the body may be sent to another node.
+        let AcceptedRequest { tenant, request, head, body, permit: _permit, read_ahead, deadline } = accepted;
         let mut reservation = self.admit(&tenant, &request)?;
         let outgoing = outgoing(head, request.forwarded(&body), &self.llm.pass);
         drop(body);
@@ -141,7 +151,13 @@ impl ProxyRequest {
             match result {
                 Ok(response) => {
                     reservation.trace = mem::take(&mut self.trace);
-                    return Ok(response.into_response(slot, reservation, self.endpoint, &request));
+                    return Ok(response.into_response(
+                        slot,
+                        reservation,
+                        self.endpoint,
+                        &request,
+                        read_ahead,
+                    ));
                 }
                 Err(error) => {
                     self.trace.attempt_failed(&error);

@@ -1,7 +1,8 @@
 //! Body of a proxied response: scanned for usage while it is streamed. The client can always detect a truncated body.
 //!
 //! Limits: holds the output of one chunk from the node, plus the incomplete event that [`Scanner`] holds back; reads
-//! more from the node only after the client has taken it (backpressure).
+//! more from the node only after the server has taken it (backpressure). The server reads ahead for a slow client, so
+//! that the slot is released when the node's work ends.
 
 use core::mem;
 use core::pin::Pin;

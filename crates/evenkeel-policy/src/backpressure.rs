@@ -3,11 +3,12 @@
 //! Guarantees: the load alone selects the [`BackpressureState`], and the delay rises from zero to `max_delay` over the
 //! Warning band. [`FairAdmission::admit`] lets at most `max_queue_size` requests wait and evicts requests only of a
 //! tenant above its fair share. It rejects a tenant below its share only when the queue is full and no tenant above its
-//! own share has a queued request to evict.
+//! own share has a queued request to evict. [`FairBudget`] shares bytes in the same way.
 
 mod config;
 mod deadline;
 mod fair_admission;
+mod fair_budget;
 
 use crate::time::Duration;
 
@@ -17,6 +18,7 @@ pub use config::{
 };
 pub use deadline::{WouldMissDeadline, admit_by_deadline, expected_wait, retry_after};
 pub use fair_admission::{Admission, FairAdmission, TooManyTenants, WaiterState};
+pub use fair_budget::{BudgetDecision, BytesState, FairBudget};
 
 /// Load level of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -102,6 +102,12 @@ pub enum ApiError {
     RateLimited { rate: RateLimitKind, retry_after: Duration },
     #[error("queue is full: {queue_size} requests waiting, retry after {} s", whole_seconds(*.retry_after))]
     QueueFull { queue_size: u64, retry_after: Duration },
+    /// The budget of request bodies is used up by others, or this body was evicted from it.
+    #[error("too many request bodies are being received, retry in a moment")]
+    BodiesFull,
+    /// All connections are in use, and this one is reserved for probes and administrators.
+    #[error("too many connections are in use, retry in a moment")]
+    ConnectionsFull,
     #[error("timed out while waiting for a free slot")]
     WaitTimeout,
     #[error("the node sent an invalid response")]
@@ -177,7 +183,11 @@ impl ApiError {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::RateLimited { retry_after, .. } | Self::QueueFull { retry_after, .. } => Some(*retry_after),
-            Self::Unready | Self::Draining | Self::Unavailable { .. } => Some(Duration::from_secs(1)),
+            Self::Unready
+            | Self::Draining
+            | Self::BodiesFull
+            | Self::ConnectionsFull
+            | Self::Unavailable { .. } => Some(Duration::from_secs(1)),
             _ => None,
         }
     }
@@ -214,6 +224,8 @@ impl ApiError {
             }
             Self::RateLimited { rate: RateLimitKind::Tokens, .. } => (429, "tokens", "rate_limit_exceeded"),
             Self::QueueFull { .. } => (503, "overloaded_error", "queue_full"),
+            Self::BodiesFull => (503, "overloaded_error", "bodies_full"),
+            Self::ConnectionsFull => (503, "overloaded_error", "connections_full"),
             Self::WaitTimeout => (504, "timeout_error", "wait_timeout"),
             Self::Upstream => (502, "upstream_error", "bad_upstream"),
             Self::UpstreamTimeout => (504, "timeout_error", "upstream_timeout"),

@@ -1,4 +1,4 @@
-//! Body types: request bodies with a size limit, boxed response bodies, JSON responses.
+//! Body types of responses, and JSON responses.
 
 use core::error::Error;
 use core::pin::Pin;
@@ -9,8 +9,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Full};
 use tokio::sync::{mpsc, oneshot};
 
 /// Error that ends a response body early.
@@ -18,8 +17,6 @@ pub type BodyError = Box<dyn Error + Send + Sync>;
 pub type Body = UnsyncBoxBody<Bytes, BodyError>;
 /// Response of a handler.
 pub type Response = http::Response<Body>;
-/// A request body that ends with an error once it exceeds the listener's limit.
-pub type RequestBody = Limited<Incoming>;
 
 /// Creates a body from bytes in memory.
 pub fn full(bytes: impl Into<Bytes>) -> Body {

@@ -1,6 +1,8 @@
-//! One connection: detects HTTP/1.1 or HTTP/2, inspects the bytes on their way to hyper, and times out stalled writes.
+//! One connection: detects HTTP/1.1 or HTTP/2, inspects the bytes on their way to hyper, and times out slow writes.
 //!
-//! Limits: the connection closes when the client reads nothing for `write_wait_max`.
+//! Limits: the connection closes when the client reads less than 1 KiB/s for `write_wait_max` while data waits for it.
+//! A response to a request whose body was not read to its end is followed by a lingering close: it discards at most
+//! [`LINGER_BYTES_MAX`] for [`LINGER_MAX`], because a client that is still sending would get a reset instead of the response.
 
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -9,13 +11,17 @@ use std::io;
 use std::sync::Arc;
 
 use evenkeel_policy::time::Duration;
+use evenkeel_telemetry::Counter;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use crate::framing::FramingCheck;
+use crate::sending::ReadProgress;
 
 /// Vectored writes up to this size are copied into one buffer, which is cheaper than a system call with a list.
 const JOINED_MAX: usize = 4 * 1024;
+const LINGER_BYTES_MAX: u64 = 64 * 1024 * 1024;
+const LINGER_MAX: Duration = Duration::from_secs(5);
 /// The HTTP/2 connection preface.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -48,18 +54,33 @@ pub(crate) struct InspectedStream<I> {
     start: Vec<u8>,
     framing: FramingCheck,
     suspect: SmugglingSuspect,
-    write_wait_max: Duration,
-    /// Runs while a write is pending.
-    stalled: Option<Pin<Box<Sleep>>>,
+    writes: WriteLimits,
+    /// Set while data waits for the client.
+    progress: Option<ReadProgress>,
+    linger: Option<Linger>,
     /// Buffer for short vectored writes.
     joined: Vec<u8>,
+}
+
+/// Limits of slow writes.
+#[derive(Clone, Debug)]
+pub(crate) struct WriteLimits {
+    pub(crate) wait_max: Duration,
+    /// Counts connections that were closed because the client reads too slowly.
+    pub(crate) slow_readers: Counter,
+}
+
+/// A lingering close.
+struct Linger {
+    bytes_left: u64,
+    timer: Pin<Box<Sleep>>,
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> InspectedStream<I> {
     /// Detects the HTTP version from the first bytes, at most 24.
     pub(crate) async fn begin(
         mut inner: I,
-        write_wait_max: Duration,
+        writes: WriteLimits,
     ) -> io::Result<(Self, Version, SmugglingSuspect)> {
         let mut start = Vec::with_capacity(PREFACE.len());
         let version = loop {
@@ -87,8 +108,9 @@ impl<I: AsyncRead + AsyncWrite + Unpin> InspectedStream<I> {
             start,
             framing,
             suspect: suspect.clone(),
-            write_wait_max,
-            stalled: None,
+            writes,
+            progress: None,
+            linger: None,
             joined: Vec::new(),
         };
         Ok((stream, version, suspect))
@@ -103,16 +125,51 @@ impl<I: AsyncRead + AsyncWrite + Unpin> InspectedStream<I> {
 }
 
 impl<I> InspectedStream<I> {
-    /// Turns a write that has been pending for too long into a timeout error.
+    /// Turns a write that makes too little progress into a timeout error.
     fn with_timeout<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.stalled = None;
             return written;
         }
-        let wait = self.write_wait_max;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(wait)));
-        ready!(stalled.as_mut().poll(cx));
+        let wait = self.writes.wait_max;
+        ready!(self.progress.get_or_insert_with(|| ReadProgress::new(wait)).poll_slow(cx));
+        self.writes.slow_readers.count();
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Counts the bytes of a write.
+    fn on_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if let (Poll::Ready(Ok(bytes)), Some(progress)) = (&written, &mut self.progress) {
+            progress.add(*bytes as u64);
+        }
+        self.with_timeout(cx, written)
+    }
+}
+
+impl<I: AsyncRead + Unpin> InspectedStream<I> {
+    /// Discards the rest of a body that is still arriving.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let linger = self.linger.get_or_insert_with(|| Linger {
+            bytes_left: LINGER_BYTES_MAX,
+            timer: Box::pin(sleep(LINGER_MAX)),
+        });
+        let mut scratch = [0; 16 * 1024];
+        while self.framing.is_inside_body() {
+            let mut buf = ReadBuf::new(&mut scratch);
+            let Poll::Ready(read) = Pin::new(&mut self.inner).poll_read(cx, &mut buf) else {
+                return linger.timer.as_mut().poll(cx);
+            };
+            let bytes = buf.filled();
+            if read.is_err() || bytes.is_empty() || linger.bytes_left < bytes.len() as u64 {
+                break;
+            }
+            linger.bytes_left -= bytes.len() as u64;
+            self.framing.feed(bytes);
+        }
+        Poll::Ready(())
     }
 }
 
@@ -135,20 +192,26 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for InspectedStream<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for InspectedStream<I> {
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for InspectedStream<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(cx, buf);
-        self.with_timeout(cx, written)
+        self.on_write(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let written = Pin::new(&mut self.inner).poll_flush(cx);
+        if written.is_ready() {
+            self.progress = None;
+        }
         self.with_timeout(cx, written)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let written = Pin::new(&mut self.inner).poll_shutdown(cx);
-        self.with_timeout(cx, written)
+        if self.linger.is_none() {
+            let written = Pin::new(&mut self.inner).poll_shutdown(cx);
+            ready!(self.with_timeout(cx, written))?;
+        }
+        self.poll_linger(cx).map(Ok)
     }
 
     fn poll_write_vectored(
@@ -164,7 +227,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for InspectedStream<I> {
         } else {
             Pin::new(&mut this.inner).poll_write_vectored(cx, bufs)
         };
-        self.with_timeout(cx, written)
+        self.on_write(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -7,7 +7,7 @@
 //! request, or whose body is not read yet, is only detected at the next write: unread bytes precede the end of the stream.
 
 use core::pin::{Pin, pin};
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use core::task::{Context, Poll, ready};
 use std::sync::Arc;
 
@@ -16,7 +16,9 @@ use http::header::CONTENT_LENGTH;
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::sync::Notify;
 
-use crate::body::{Body, BodyError, Response};
+use crate::body::{BodyError, Response};
+use crate::connections::OpenConnection;
+use crate::sending::{ReadAhead, Sending};
 
 /// Outcome of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,7 @@ struct DisconnectState {
     /// `RUNNING`, `COMPLETE` or `ABORTED`.
     end: AtomicU8,
     changed: Notify,
+    body_read: AtomicBool,
 }
 
 const RUNNING: u8 = 0;
@@ -51,6 +54,11 @@ impl Disconnect {
             ABORTED => Some(ResponseEnd::Aborted),
             _ => None,
         }
+    }
+
+    /// Records that the request's body was read to its end.
+    pub(crate) fn on_body_read(&self) {
+        self.0.body_read.store(true, Ordering::Relaxed);
     }
 
     /// Waits for the end of the request.
@@ -71,13 +79,20 @@ impl Disconnect {
 pub(crate) struct RequestGuard {
     state: Arc<DisconnectState>,
     in_flight: Arc<AtomicUsize>,
+    connection: Arc<OpenConnection>,
 }
 
 impl RequestGuard {
-    pub(crate) fn new(in_flight: Arc<AtomicUsize>) -> (Self, Disconnect) {
+    pub(crate) fn new(in_flight: Arc<AtomicUsize>, connection: Arc<OpenConnection>) -> (Self, Disconnect) {
         in_flight.fetch_add(1, Ordering::Relaxed);
+        connection.begin_request();
         let state = Arc::<DisconnectState>::default();
-        (Self { state: state.clone(), in_flight }, Disconnect(state))
+        (Self { state: state.clone(), in_flight, connection }, Disconnect(state))
+    }
+
+    /// Reports whether the request's body was read to its end.
+    pub(crate) fn is_body_read(&self) -> bool {
+        self.state.body_read.load(Ordering::Relaxed)
     }
 
     fn complete(self) {
@@ -95,13 +110,14 @@ impl RequestGuard {
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.connection.end_request();
         self.finish(ABORTED);
     }
 }
 
 /// A response body that holds its [`RequestGuard`] until the last byte.
 pub(crate) struct TrackedBody {
-    inner: Body,
+    sending: Sending,
     guard: Option<RequestGuard>,
     /// Remaining bytes of the declared length; hyper stops polling at 0.
     left: Option<u64>,
@@ -113,6 +129,7 @@ impl TrackedBody {
         response: Response,
         method: &http::Method,
         guard: RequestGuard,
+        sending: Sending,
     ) -> http::Response<Self> {
         let declared =
             response.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -123,12 +140,14 @@ impl TrackedBody {
         } else {
             Some(guard)
         };
-        response.map(|inner| Self { inner, guard, left: declared })
+        let (mut head, body) = response.into_parts();
+        sending.begin(body, head.extensions.remove::<ReadAhead>());
+        http::Response::from_parts(head, Self { sending, guard, left: declared })
     }
 
     fn on_data(&mut self, bytes: usize) {
         self.left = self.left.map(|left| left.saturating_sub(bytes as u64));
-        if (self.left == Some(0) || self.inner.is_end_stream())
+        if (self.left == Some(0) || self.sending.is_end_stream())
             && let Some(guard) = self.guard.take()
         {
             guard.complete();
@@ -144,7 +163,7 @@ impl http_body::Body for TrackedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        let frame = ready!(self.sending.poll_frame(cx));
         match &frame {
             Some(Ok(frame)) => self.on_data(frame.data_ref().map_or(0, Bytes::len)),
             Some(Err(_)) => drop(self.guard.take()),
@@ -154,10 +173,16 @@ impl http_body::Body for TrackedBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.sending.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        self.sending.size_hint()
+    }
+}
+
+impl Drop for TrackedBody {
+    fn drop(&mut self) {
+        self.sending.end();
     }
 }

@@ -66,6 +66,14 @@ impl FramingCheck {
         self.suspect
     }
 
+    /// Reports whether a body has begun and not ended.
+    pub(crate) fn is_inside_body(&self) -> bool {
+        match self.state {
+            FramingState::Body { .. } | FramingState::ChunkSize | FramingState::Trailers => true,
+            FramingState::Head(_) | FramingState::Off => false,
+        }
+    }
+
     /// Reads the next bytes of the connection.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {

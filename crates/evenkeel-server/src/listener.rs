@@ -1,37 +1,47 @@
 //! Accepts connections up to a maximum, and drains them on graceful shutdown.
 //!
-//! Limits: at most `connections_max` connections are open; the next is accepted when one closes. Heads, headers, bodies,
-//! streams and the time to receive them are limited. A graceful shutdown takes at most `drain_max`; the connections and
+//! Limits: at most `connections_max` connections are open, plus a few for probes and administrators ([`connections`]); the
+//! next takes the place of an idle one. Heads, headers, bodies, streams and the time to receive them are limited. A graceful shutdown takes at most `drain_max`; the connections and
 //! requests that it cuts off are counted.
 
 use core::net::SocketAddr;
-use core::pin::pin;
+use core::pin::{self, pin};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use evenkeel_policy::time::Duration;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use crate::body_budget::BodyBudget;
 use crate::coalesce_wakes::CoalesceWakes;
-use crate::connection::{InspectedStream, SmugglingSuspect, Version};
+use crate::connection::{InspectedStream, SmugglingSuspect, Version, WriteLimits};
+use crate::connections::{ConnectionGuard, Connections, OpenConnection};
+use crate::metrics::ServerMetrics;
+use crate::received_body::BodyLimits;
 use crate::request_id::RequestIds;
 use crate::route::{Encryption, Routes};
-use crate::service::{BodyLength, RequestService};
+use crate::sending::{Http1Driver, Sending, StreamExecutor};
+use crate::service::{BodyLength, RequestOrigin, RequestService};
 use crate::tenant::{Authenticator, Exposure};
 use crate::timer::ConnectionTimer;
 use crate::tls::Tls;
 
 /// Pause after `accept` failed, for example because the process has no free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// Minimum interval between log lines about failures of `accept`.
+const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Time for an evicted connection to send the end of its last response.
+const EVICTION_MAX: Duration = Duration::from_secs(1);
 /// hyper's minimum size of the buffer for heads.
 const HEAD_BYTES_MIN: usize = 8 * 1024;
 /// hyper's default header limit.
@@ -40,7 +50,7 @@ const HYPER_HEADERS_MAX: usize = 100;
 /// Limits of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenerLimits {
-    /// Maximum of open connections.
+    /// Maximum of open connections; a few more are accepted for probes and administrators.
     pub connections_max: usize,
     /// Maximum size of a request's head; raised to 8 KiB if less.
     pub head_bytes_max: usize,
@@ -50,9 +60,11 @@ pub struct ListenerLimits {
     pub head_wait_max: Duration,
     /// Maximum size of a request's body.
     pub body_bytes_max: usize,
+    /// Maximum size of all request bodies in memory.
+    pub bodies_bytes_max: usize,
     /// Timeout for receiving a body.
     pub body_wait_max: Duration,
-    /// Timeout of a write that is pending because the client does not read.
+    /// Time after which a client that reads less than 1 KiB/s is disconnected.
     pub write_wait_max: Duration,
     /// Maximum of concurrent requests on one connection (HTTP/2).
     pub streams_max: u32,
@@ -68,6 +80,7 @@ impl Default for ListenerLimits {
             headers_max: 100,
             head_wait_max: Duration::from_secs(30),
             body_bytes_max: 32 * 1024 * 1024,
+            bodies_bytes_max: 256 * 1024 * 1024,
             body_wait_max: Duration::from_secs(60),
             write_wait_max: Duration::from_secs(60),
             streams_max: 200,
@@ -88,6 +101,7 @@ pub struct Listener {
     tcp: TcpListener,
     tls: Option<Arc<Tls>>,
     limits: ListenerLimits,
+    metrics: ServerMetrics,
 }
 
 impl Listener {
@@ -97,7 +111,13 @@ impl Listener {
         mut limits: ListenerLimits,
     ) -> io::Result<Self> {
         limits.head_bytes_max = limits.head_bytes_max.max(HEAD_BYTES_MIN);
-        Ok(Self { tcp: TcpListener::bind(address).await?, tls, limits })
+        let tcp = TcpListener::bind(address).await?;
+        Ok(Self { tcp, tls, limits, metrics: ServerMetrics::default() })
+    }
+
+    /// Exports the server's metrics.
+    pub fn set_metrics(&mut self, metrics: ServerMetrics) {
+        self.metrics = metrics;
     }
 
     /// Returns the bound address, with the port that the system chose.
@@ -128,8 +148,11 @@ impl Listener {
             ids: RequestIds::new()
                 .map_err(|_| io::Error::other("the system's random number generator failed"))?,
             in_flight: in_flight.clone(),
-            body_bytes_max: self.limits.body_bytes_max,
-            body_wait_max: self.limits.body_wait_max,
+            budget: BodyBudget::new(self.limits.bodies_bytes_max as u64, self.metrics.bodies.clone()),
+            body_limits: BodyLimits {
+                bytes_max: self.limits.body_bytes_max as u64,
+                wait_max: self.limits.body_wait_max,
+            },
             encryption: if self.tls.is_some() { Encryption::Tls } else { Encryption::None },
         };
         let drain_max = self.limits.drain_max;
@@ -157,26 +180,30 @@ impl Listener {
         stop: impl Future<Output = ()>,
     ) {
         let mut stop = pin!(stop);
-        let permits = Arc::new(Semaphore::new(self.limits.connections_max));
+        let connections = Connections::new(self.limits.connections_max, self.metrics.connections.clone());
+        let mut acceptor = Acceptor { tcp: self.tcp, connections, logged_at: None };
         let servers = Arc::new(Servers::new(&self.limits));
         loop {
-            let (stream, peer, permit) = tokio::select! {
+            let Accepted { stream, peer, guard } = tokio::select! {
                 biased;
                 () = &mut stop => return,
                 Some(_) = open.join_next() => continue,
-                accepted = accept_one(&self.tcp, &permits) => accepted,
+                accepted = acceptor.accept() => accepted,
             };
             let connection = Connection {
                 peer,
                 service: service.clone(),
                 servers: servers.clone(),
-                stopped: stopped.clone(),
+                close: CloseSignal { stopped: stopped.clone(), connection: guard.0.clone() },
                 head_wait_max: self.limits.head_wait_max,
-                write_wait_max: self.limits.write_wait_max,
+                writes: WriteLimits {
+                    wait_max: self.limits.write_wait_max,
+                    slow_readers: self.metrics.slow_readers.clone(),
+                },
             };
             let tls = self.tls.as_ref().map(|tls| tls.config());
             open.spawn(async move {
-                let _permit = permit;
+                let _guard = guard;
                 // Nagle's algorithm would delay small responses. An error means that the socket is closed.
                 let _ = stream.set_nodelay(true);
                 match tls {
@@ -188,16 +215,47 @@ impl Listener {
     }
 }
 
-async fn accept_one(
-    tcp: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
-    let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
-    loop {
-        match tcp.accept().await {
-            Ok((stream, peer)) => return (stream, peer, permit),
-            Err(error) if is_peer_error(&error) => {}
-            Err(_) => sleep(ACCEPT_PAUSE).await,
+/// A connection that was accepted.
+struct Accepted {
+    stream: TcpStream,
+    peer: SocketAddr,
+    guard: ConnectionGuard,
+}
+
+/// Accepts connections, and evicts idle ones to make room.
+struct Acceptor {
+    tcp: TcpListener,
+    connections: Arc<Connections>,
+    /// Time of the last log line about a failure.
+    logged_at: Option<Instant>,
+}
+
+impl Acceptor {
+    async fn accept(&mut self) -> Accepted {
+        loop {
+            match self.tcp.accept().await {
+                Ok((stream, peer)) => {
+                    if let Some(guard) = self.connections.admit(peer.ip(), Instant::now()) {
+                        return Accepted { stream, peer, guard };
+                    }
+                }
+                Err(error) if is_peer_error(&error) => {}
+                Err(error) => {
+                    self.on_failure(&error);
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Logs a failure, usually a lack of file descriptors, and closes an idle connection to get one back.
+    fn on_failure(&mut self, error: &io::Error) {
+        let now = Instant::now();
+        self.connections.count_accept_error();
+        self.connections.evict(now);
+        if self.logged_at.is_none_or(|at| ACCEPT_LOG_INTERVAL <= now.duration_since(at)) {
+            self.logged_at = Some(now);
+            tracing::error!(target: "evenkeel", %error, "could not accept a connection; if the process has too few file descriptors, raise its limit (ulimit -n, LimitNOFILE)");
         }
     }
 }
@@ -211,7 +269,7 @@ fn is_peer_error(error: &io::Error) -> bool {
 /// hyper's configured servers, shared by all connections.
 struct Servers {
     http1: http1::Builder,
-    http2: http2::Builder<TokioExecutor>,
+    limits: ListenerLimits,
 }
 
 impl Servers {
@@ -226,14 +284,18 @@ impl Servers {
         if limits.headers_max != HYPER_HEADERS_MAX {
             http1.max_headers(limits.headers_max);
         }
-        let mut http2 = http2::Builder::new(TokioExecutor::new());
+        Self { http1, limits: limits.clone() }
+    }
+
+    fn http2(&self, streams: StreamExecutor) -> http2::Builder<StreamExecutor> {
+        let mut http2 = http2::Builder::new(streams);
         http2
             .timer(TokioTimer::new())
-            .max_header_list_size(u32::try_from(limits.head_bytes_max).unwrap_or(u32::MAX))
-            .max_concurrent_streams(limits.streams_max)
-            .keep_alive_interval(limits.head_wait_max)
-            .keep_alive_timeout(limits.head_wait_max);
-        Self { http1, http2 }
+            .max_header_list_size(u32::try_from(self.limits.head_bytes_max).unwrap_or(u32::MAX))
+            .max_concurrent_streams(self.limits.streams_max)
+            .keep_alive_interval(self.limits.head_wait_max)
+            .keep_alive_timeout(self.limits.head_wait_max);
+        http2
     }
 }
 
@@ -241,9 +303,53 @@ struct Connection {
     peer: SocketAddr,
     service: Arc<RequestService>,
     servers: Arc<Servers>,
-    stopped: watch::Receiver<()>,
+    close: CloseSignal,
     head_wait_max: Duration,
-    write_wait_max: Duration,
+    writes: WriteLimits,
+}
+
+/// Signals that a connection must close.
+struct CloseSignal {
+    stopped: watch::Receiver<()>,
+    connection: Arc<OpenConnection>,
+}
+
+/// Reason why a connection must close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CloseReason {
+    /// The server shuts down.
+    Shutdown,
+    /// Another connection needs the place.
+    Evicted,
+}
+
+impl CloseSignal {
+    async fn received(&mut self) -> CloseReason {
+        tokio::select! {
+            _ = self.stopped.changed() => CloseReason::Shutdown,
+            () = self.connection.evicted() => CloseReason::Evicted,
+        }
+    }
+}
+
+/// Waits until a connection that was asked to close has sent its last response.
+///
+/// An evicted connection without a request in flight gets little time, and none if it never sent a request.
+async fn finish(
+    serving: impl Future<Output = hyper::Result<()>>,
+    reason: CloseReason,
+    connection: &OpenConnection,
+) -> hyper::Result<()> {
+    let mut serving = pin!(serving);
+    if reason == CloseReason::Evicted {
+        let time_max = if connection.has_served() { EVICTION_MAX } else { Duration::ZERO };
+        match timeout(time_max, &mut serving).await {
+            Ok(ended) => return ended,
+            Err(_) if connection.is_idle() => return Ok(()),
+            Err(_) => {}
+        }
+    }
+    serving.await
 }
 
 impl Connection {
@@ -251,7 +357,7 @@ impl Connection {
         let handshake = timeout(self.head_wait_max, acceptor.accept(stream));
         let result = tokio::select! {
             result = handshake => result,
-            _ = self.stopped.changed() => return,
+            _ = self.close.received() => return,
         };
         if let Ok(Ok(stream)) = result {
             self.serve(stream).await;
@@ -259,10 +365,10 @@ impl Connection {
     }
 
     async fn serve<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(mut self, stream: I) {
-        let detection = timeout(self.head_wait_max, InspectedStream::begin(stream, self.write_wait_max));
+        let detection = timeout(self.head_wait_max, InspectedStream::begin(stream, self.writes.clone()));
         let detected = tokio::select! {
             detected = detection => detected,
-            _ = self.stopped.changed() => return,
+            _ = self.close.received() => return,
         };
         let Ok(Ok((stream, version, suspect))) = detected else { return };
         // An error of the connection is ignored: `Disconnect` signals it to the requests that it concerns.
@@ -278,25 +384,35 @@ impl Connection {
         suspect: SmugglingSuspect,
     ) -> hyper::Result<()> {
         let requests = self.service;
-        let peer = self.peer;
+        let client = RequestOrigin { peer: self.peer, connection: self.close.connection.clone() };
+        let open = client.connection.clone();
         let number = AtomicU64::new(0);
+        let sending = Sending::http1();
+        let current = sending.clone();
         let service = service_fn(move |request| {
             let number = number.fetch_add(1, Ordering::Relaxed);
             let length = if suspect.reaches(number) { BodyLength::Ambiguous } else { BodyLength::Clear };
             let requests = requests.clone();
-            async move { Ok::<_, core::convert::Infallible>(requests.handle(request, peer, length).await) }
+            let sending = current.clone();
+            let client = client.clone();
+            async move {
+                let response = requests.handle(request, client, length, sending).await;
+                Ok::<_, core::convert::Infallible>(response)
+            }
         });
         let mut server = self.servers.http1.clone();
         server.timer(ConnectionTimer::default());
-        let mut serving = CoalesceWakes::new(server.serve_connection(TokioIo::new(stream), service));
+        let connection = server.serve_connection(TokioIo::new(stream), service);
+        let mut serving = CoalesceWakes::new(Http1Driver { connection, sending });
         // Polled only when it wakes: each poll of a watch channel takes a lock that all connections share.
-        let mut stopped = CoalesceWakes::new(async move { self.stopped.changed().await.is_ok() });
-        tokio::select! {
+        let mut close = CoalesceWakes::new(async move { self.close.received().await });
+        let reason = tokio::select! {
             biased;
             ended = &mut serving => return ended,
-            _ = &mut stopped => serving.inner().graceful_shutdown(),
-        }
-        serving.await
+            reason = &mut close => reason,
+        };
+        pin::Pin::new(&mut serving.inner().connection).graceful_shutdown();
+        finish(serving, reason, &open).await
     }
 
     async fn http2<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
@@ -304,18 +420,25 @@ impl Connection {
         stream: InspectedStream<I>,
     ) -> hyper::Result<()> {
         let requests = self.service;
-        let peer = self.peer;
+        let client = RequestOrigin { peer: self.peer, connection: self.close.connection.clone() };
+        let open = client.connection.clone();
+        let streams = StreamExecutor::new(self.writes.wait_max, self.writes.slow_readers.clone());
+        let server = self.servers.http2(streams.clone());
         let service = service_fn(move |request| {
             let requests = requests.clone();
+            let sending = streams.begin();
+            let client = client.clone();
             async move {
-                Ok::<_, core::convert::Infallible>(requests.handle(request, peer, BodyLength::Clear).await)
+                let response = requests.handle(request, client, BodyLength::Clear, sending).await;
+                Ok::<_, core::convert::Infallible>(response)
             }
         });
-        let mut serving = pin!(self.servers.http2.serve_connection(TokioIo::new(stream), service));
-        tokio::select! {
+        let mut serving = pin!(server.serve_connection(TokioIo::new(stream), service));
+        let reason = tokio::select! {
             ended = &mut serving => return ended,
-            _ = self.stopped.changed() => serving.as_mut().graceful_shutdown(),
-        }
-        serving.await
+            reason = self.close.received() => reason,
+        };
+        serving.as_mut().graceful_shutdown();
+        finish(serving, reason, &open).await
     }
 }

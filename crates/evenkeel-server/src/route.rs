@@ -9,31 +9,35 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use evenkeel_policy::account::AccountNumber;
-use evenkeel_policy::time::{Duration, Instant};
+use evenkeel_policy::time::Instant;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method};
-use http_body_util::{BodyExt, LengthLimitError};
+use hyper::body::Incoming;
 
 use crate::api_error::ApiError;
-use crate::body::{self, RequestBody, Response};
+use crate::body::{self, Response};
+use crate::body_budget::{BodyBudget, BytesOwner};
+use crate::connections::OpenConnection;
 use crate::disconnect::Disconnect;
 use crate::origin::is_api;
-use crate::tenant::{Access, Caller};
+use crate::received_body::{self, BodyLimits, ReceivedBody};
+use crate::sending::ReadAhead;
+use crate::tenant::{Access, Caller, Tenant};
 
 /// Prefix that stands for every account number.
 const ACCOUNT: &str = "/{account}/";
 pub const ROUTES_MAX: usize = 1024;
-const LIVE: &str = "/livez";
-const READY: &str = "/readyz";
+pub(crate) const LIVE: &str = "/livez";
+pub(crate) const READY: &str = "/readyz";
 /// Path of the metrics, if the table has one.
 pub const METRICS: &str = "/metrics";
 
 /// A request as passed to a handler, with its authenticated caller.
 pub struct ServerRequest {
-    /// The request; its body is not read yet.
-    pub request: http::Request<RequestBody>,
+    /// The request; its body is not read yet, and only [`ServerRequest::read_body`] reads it within the limits.
+    pub request: http::Request<Incoming>,
+    /// The caller; a handler that authenticates it sets it by [`ServerRequest::set_tenant`].
     pub caller: Caller,
     /// Address of the client, or of the last proxy.
     pub peer: SocketAddr,
@@ -43,8 +47,9 @@ pub struct ServerRequest {
     /// Id of the request, echoed in the response.
     pub request_id: HeaderValue,
     pub accepted_at: Instant,
-    pub(crate) body_bytes_max: u64,
-    pub(crate) body_wait_max: Duration,
+    pub(crate) connection: Arc<OpenConnection>,
+    pub(crate) budget: Arc<BodyBudget>,
+    pub(crate) body_limits: BodyLimits,
 }
 
 /// Encryption of a request's connection.
@@ -55,16 +60,28 @@ pub enum Encryption {
 }
 
 impl ServerRequest {
-    /// Reads the whole body, within the listener's limits of size and time.
-    pub async fn read_body(&mut self) -> Result<Bytes, ApiError> {
-        match tokio::time::timeout(self.body_wait_max, self.request.body_mut().collect()).await {
-            Ok(Ok(body)) => Ok(body.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                Err(ApiError::BodyTooLarge { bytes_max: self.body_bytes_max })
-            }
-            Ok(Err(_)) => Err(ApiError::invalid("could not read the body")),
-            Err(_) => Err(ApiError::BodyTimeout),
-        }
+    /// Reads the whole body, within the listener's limits of size and time and within the budget of all bodies.
+    pub async fn read_body(&mut self) -> Result<ReceivedBody, ApiError> {
+        let upload = self.budget.begin_upload(BytesOwner::new(&self.caller, self.peer.ip()));
+        let body = received_body::receive(self.request.body_mut(), upload, self.body_limits).await?;
+        self.disconnect.on_body_read();
+        Ok(body)
+    }
+
+    /// Returns the permission to read the response ahead of a slow client, at the expense of the caller.
+    pub fn read_ahead(&self) -> ReadAhead {
+        ReadAhead { budget: self.budget.clone(), owner: BytesOwner::new(&self.caller, self.peer.ip()) }
+    }
+
+    /// Records the tenant that the handler has authenticated: the body and the connection count against it.
+    pub fn set_tenant(&mut self, tenant: &Arc<Tenant>) {
+        self.connection.set_tenant(tenant.id);
+        self.caller = Caller::Tenant(tenant.clone());
+    }
+
+    /// Lowers the maximum size of the body.
+    pub fn limit_body(&mut self, bytes_max: u64) {
+        self.body_limits.bytes_max = self.body_limits.bytes_max.min(bytes_max);
     }
 }
 

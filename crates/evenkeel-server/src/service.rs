@@ -8,23 +8,33 @@ use core::task::Poll;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use evenkeel_policy::time::Duration;
 use http::header::{CONNECTION, HOST};
 use http::{HeaderMap, HeaderValue, Request, Version};
-use http_body_util::Limited;
 use hyper::body::{Body as _, Incoming};
 
 use crate::api_error::ApiError;
 use crate::body::Response;
+use crate::body_budget::BodyBudget;
+use crate::connections::{ConnectionClass, OpenConnection};
 use crate::disconnect::{Disconnect, RequestGuard, TrackedBody};
 use crate::origin::{check_json, is_api};
+use crate::received_body::BodyLimits;
 use crate::request_id::{REQUEST_ID, RequestIds};
-use crate::route::{Encryption, HandlerFuture, RateLimit, Route, RouteMiss, Routes, ServerRequest};
+use crate::route::{
+    Encryption, HandlerFuture, LIVE, METRICS, READY, RateLimit, Route, RouteMiss, Routes, ServerRequest,
+};
+use crate::sending::Sending;
 use crate::tenant::{Authenticator, Caller};
 
 /// Headers that may occur at most once: two parsers could pick different values.
 const SINGLE_VALUE_HEADERS: [&str; 6] =
     ["host", "authorization", "content-length", "content-type", "x-api-key", "api-key"];
+
+/// Maximum size of an unread body after which a connection stays open; hyper skips it if it has arrived.
+const SKIPPED_MAX: u64 = 16 * 1024;
+
+/// Paths that are served on a connection that is reserved for probes and administrators.
+const PROBES: [&str; 3] = [LIVE, READY, METRICS];
 
 /// State that all requests of a listener share.
 pub(crate) struct RequestService {
@@ -32,9 +42,16 @@ pub(crate) struct RequestService {
     pub(crate) routes: Routes,
     pub(crate) ids: RequestIds,
     pub(crate) in_flight: Arc<AtomicUsize>,
-    pub(crate) body_bytes_max: usize,
-    pub(crate) body_wait_max: Duration,
+    pub(crate) budget: Arc<BodyBudget>,
+    pub(crate) body_limits: BodyLimits,
     pub(crate) encryption: Encryption,
+}
+
+/// The connection on which a request arrived.
+#[derive(Clone)]
+pub(crate) struct RequestOrigin {
+    pub(crate) peer: SocketAddr,
+    pub(crate) connection: Arc<OpenConnection>,
 }
 
 /// Result of the framing check of a request.
@@ -49,28 +66,32 @@ impl RequestService {
     pub(crate) async fn handle(
         &self,
         request: Request<Incoming>,
-        peer: SocketAddr,
+        client: RequestOrigin,
         length: BodyLength,
+        sending: Sending,
     ) -> http::Response<TrackedBody> {
-        let (guard, disconnect) = RequestGuard::new(self.in_flight.clone());
+        let (guard, disconnect) = RequestGuard::new(self.in_flight.clone(), client.connection.clone());
         let method = request.method().clone();
         let version = request.version();
+        let is_large = request.body().size_hint().exact().is_none_or(|bytes| SKIPPED_MAX < bytes);
         let request_id = self.ids.for_request(request.headers());
         let (route, error_format) = match self.routes.find(&method, request.uri().path()) {
             Ok(route) => (Ok(route), route.error_format),
             Err(RouteMiss { error, error_format }) => (Err(error), error_format),
         };
-        let result = match self.dispatch(route, request, peer, length, request_id.clone(), disconnect) {
+        let result = match self.dispatch(route, request, client, length, request_id.clone(), disconnect) {
             Ok(future) => catch_panic(future).await,
             Err(error) => Err(error),
         };
-        let must_close = version < Version::HTTP_2 && matches!(result, Err(ApiError::Framing));
+        let is_unread = is_large && !guard.is_body_read();
+        let is_last = matches!(result, Err(ApiError::Framing | ApiError::ConnectionsFull));
+        let must_close = version < Version::HTTP_2 && (is_unread || is_last);
         let mut response = result.unwrap_or_else(|error| error_format(error, &request_id));
         response.headers_mut().insert(REQUEST_ID, request_id);
         if must_close {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        TrackedBody::wrap(response, &method, guard)
+        TrackedBody::wrap(response, &method, guard, sending)
     }
 
     /// Checks and authenticates a request, and calls its handler.
@@ -78,7 +99,7 @@ impl RequestService {
         &self,
         route: Result<&Route, ApiError>,
         request: Request<Incoming>,
-        peer: SocketAddr,
+        client: RequestOrigin,
         length: BodyLength,
         request_id: HeaderValue,
         disconnect: Disconnect,
@@ -92,11 +113,19 @@ impl RequestService {
         }
         let route = route?;
         self.auth.check_site(route.access, request.headers(), request.uri())?;
-        let caller = self.auth.caller(route.access, request.headers(), peer)?;
+        let caller = self.auth.caller(route.access, request.headers(), client.peer)?;
+        let is_privileged = || matches!(caller, Caller::Admin) || PROBES.contains(&request.uri().path());
+        if client.connection.class == ConnectionClass::Reserved && !is_privileged() {
+            client.connection.count_refused();
+            return Err(ApiError::ConnectionsFull);
+        }
+        if let Caller::Tenant(tenant) = &caller {
+            client.connection.set_tenant(tenant.id);
+        }
         if is_api(request.uri().path()) && !request.body().is_end_stream() {
             check_json(request.headers())?;
         }
-        let bytes_max = self.body_bytes_max as u64;
+        let bytes_max = self.body_limits.bytes_max;
         if bytes_max < request.body().size_hint().lower() {
             return Err(ApiError::BodyTooLarge { bytes_max });
         }
@@ -104,18 +133,17 @@ impl RequestService {
         if let (Caller::Tenant(tenant), RateLimit::Server) = (&caller, route.rate_limit) {
             tenant.take_request(accepted_at)?;
         }
-        let request = request.map(|body| Limited::new(body, self.body_bytes_max));
-        let body_wait_max = self.body_wait_max;
         let request = ServerRequest {
             request,
             caller,
-            peer,
+            peer: client.peer,
             encryption: self.encryption,
             disconnect,
             request_id,
             accepted_at,
-            body_bytes_max: bytes_max,
-            body_wait_max,
+            connection: client.connection,
+            budget: self.budget.clone(),
+            body_limits: self.body_limits,
         };
         catch_unwind(AssertUnwindSafe(|| (route.handler)(request))).map_err(|_| ApiError::Internal)
     }

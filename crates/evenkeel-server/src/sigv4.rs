@@ -11,7 +11,6 @@ mod unix_seconds;
 use core::fmt;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, Request};
 use ring::digest::{SHA256, digest};
@@ -23,8 +22,9 @@ use self::unix_seconds::UnixSeconds;
 use crate::access_key::{MasterKey, tenant_of};
 use crate::api_error::ApiError;
 use crate::hex::hex;
+use crate::received_body::ReceivedBody;
 use crate::route::{Encryption, ServerRequest};
-use crate::tenant::{Authenticator, Tenant};
+use crate::tenant::{Authenticator, Caller, Tenant};
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const TERMINATOR: &str = "aws4_request";
@@ -44,13 +44,15 @@ pub struct SignatureVerifier {
     master: MasterKey,
     /// Service in the credential scope; any region is accepted.
     service: &'static str,
+    /// Maximum size of a body; the listener's if `None`.
+    body_bytes_max: Option<u64>,
 }
 
 /// A request whose signature was verified.
 #[derive(Debug)]
 pub struct SignedRequest {
     pub tenant: Arc<Tenant>,
-    pub body: Bytes,
+    pub body: ReceivedBody,
 }
 
 /// The identity that a request claims; the signature is verified after the body is read.
@@ -77,7 +79,12 @@ struct SignatureHeader {
 impl SignatureVerifier {
     /// Creates a verifier; `auth` knows the tenants, `master` derives their secrets.
     pub fn new(auth: Arc<Authenticator>, master: MasterKey, service: &'static str) -> Self {
-        Self { auth, master, service }
+        Self { auth, master, service, body_bytes_max: None }
+    }
+
+    /// Sets the maximum size of a body, which is read before the signature is verified.
+    pub fn with_body_max(self, bytes_max: u64) -> Self {
+        Self { body_bytes_max: Some(bytes_max), ..self }
     }
 
     /// Returns the key that clients' secrets are derived from.
@@ -86,13 +93,25 @@ impl SignatureVerifier {
     }
 
     /// Finds the tenant of a request, reads the body and verifies the signature over both.
+    ///
+    /// Until then, the body counts against the peer's address.
     pub async fn authenticate<E>(&self, call: &mut ServerRequest) -> Result<SignedRequest, E>
     where
         E: From<SignatureError> + From<ApiError>,
     {
         let claimed = self.parse(&call.request, call.encryption)?;
-        let body = call.read_body().await?;
-        let tenant = self.verify(claimed, &call.request, &body)?;
+        if let Some(bytes_max) = self.body_bytes_max {
+            call.limit_body(bytes_max);
+        }
+        if let ClaimedIdentity::Open(tenant) = &claimed {
+            call.set_tenant(tenant);
+        }
+        let mut body = call.read_body().await?;
+        let tenant = self.verify(claimed, &call.request, &body.bytes)?;
+        if let Caller::Public = call.caller {
+            body.permit.transfer(&tenant).map_err(ApiError::from)?;
+            call.set_tenant(&tenant);
+        }
         Ok(SignedRequest { tenant, body })
     }
 

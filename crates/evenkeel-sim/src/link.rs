@@ -5,6 +5,7 @@
 //! repeated at random, and frames repeated. Applications at both ends write patterns and check every byte that arrives.
 
 mod connection;
+mod datagram_traffic;
 mod endpoint;
 mod plans;
 mod run;
@@ -12,15 +13,16 @@ mod traffic;
 mod wire;
 
 use evenkeel_link::flow::{FlowEnd, FlowLane, Side};
-use evenkeel_link::session::{PathReplacement, SessionConfig, SessionError};
+use evenkeel_link::session::{DatagramCounters, PathReplacement, SessionConfig, SessionError};
 use evenkeel_policy::id::PathId;
 use evenkeel_policy::path::{BondChange, Transition};
 use evenkeel_policy::time::{Duration, Instant};
 
+pub use datagram_traffic::DatagramRun;
 pub use plans::{
-    all_paths_down, bad_path, better_candidate, black_hole, candidate_takeover, flapping, limping_path,
-    link_names, link_plan, random_faults, recovering_path, shares, short_transfers, similar_candidate,
-    steady_slow_path, throughput, unhealthy_path,
+    all_paths_down, bad_path, better_candidate, black_hole, candidate_takeover, datagrams, flapping,
+    limping_path, link_names, link_plan, random_faults, recovering_path, shares, short_transfers,
+    similar_candidate, steady_slow_path, throughput, unhealthy_path,
 };
 pub use run::run_link;
 
@@ -87,7 +89,7 @@ pub struct LinkFlowPlan {
     pub bytes: u64,
     /// Bytes from the acceptor.
     pub reply: u64,
-    /// Time between two writes of 1000 bytes; `None` writes as much as the session takes.
+    /// Time between two writes or datagrams of 1000 bytes; `None` writes as much as the session takes, and no datagrams.
     pub pace: Option<Duration>,
 }
 
@@ -101,6 +103,8 @@ pub struct LinkRun {
     pub path_bytes: Vec<u64>,
     /// Bytes sent again.
     pub reinjected_bytes: u64,
+    /// Datagrams of all flows at the listening side.
+    pub datagrams: DatagramCounters,
     /// Number of flows whose first frame took each path.
     pub flow_picks: Vec<u64>,
     /// Changes of path health at the connecting side.
@@ -133,6 +137,8 @@ pub struct LinkFlowRun {
     /// Longest pause between two arrivals at the acceptor, counted from its acceptance and, if data is missing, to the end
     /// of the run.
     pub gap_max: Duration,
+    /// Datagrams that arrived at the acceptor.
+    pub datagrams: Option<DatagramRun>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

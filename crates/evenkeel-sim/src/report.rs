@@ -137,6 +137,16 @@ pub(crate) fn link(out: &mut impl Write, plan: &LinkPlan, run: &LinkRun, events:
         run.reinjected_bytes,
         run.wrong_bytes
     )?;
+    for flow in run.flows.iter().filter_map(|flow| flow.datagrams.as_ref()) {
+        writeln!(
+            out,
+            "  {} datagrams arrived, {} out of order, {} twice, after up to {}",
+            flow.received.len(),
+            flow.disordered,
+            flow.repeated,
+            millis(flow.delay_max),
+        )?;
+    }
     if let Some(failure) = &run.failure {
         let at = failure.at.as_nanos() as f64 / 1e9;
         writeln!(out, "  the session failed after {at:.1} s: {}", failure.error)?;

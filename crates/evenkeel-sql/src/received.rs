@@ -8,6 +8,8 @@ use evenkeel_cluster::{TICKET_HEADER, Ticket};
 use evenkeel_pipeline::RequestId;
 use evenkeel_policy::time::Instant;
 use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body_budget::BodyPermit;
+use evenkeel_server::received_body::ReceivedBody;
 use evenkeel_server::route::ServerRequest;
 use evenkeel_server::sigv4::SignedRequest;
 use evenkeel_server::tenant::{Authenticator, Tenant};
@@ -33,6 +35,8 @@ pub(crate) struct ReceivedRequest {
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    /// Counts the body in the server's budget.
+    _permit: BodyPermit,
     pub(crate) ids: RequestIds,
     accepted_at: Instant,
 }
@@ -69,9 +73,10 @@ impl ReceivedRequest {
             Some(ticket) => api.auth.tenant_named(&ticket.tenant)?,
             None => authenticate(&api.auth, call.request.headers())?,
         };
+        call.set_tenant(&tenant);
         let body = call.read_body().await?;
         if let Some(ticket) = &ticket {
-            ticket.check_body(&body).map_err(|error| invalid(&error))?;
+            ticket.check_body(&body.bytes).map_err(|error| invalid(&error))?;
         }
         Ok(Self::new(api, call, tenant, ticket, body))
     }
@@ -90,8 +95,9 @@ impl ReceivedRequest {
         call: ServerRequest,
         tenant: Arc<Tenant>,
         ticket: Option<Ticket>,
-        body: Bytes,
+        body: ReceivedBody,
     ) -> Self {
+        let ReceivedBody { bytes, permit } = body;
         let (head, _) = call.request.into_parts();
         Self {
             tenant,
@@ -100,7 +106,8 @@ impl ReceivedRequest {
             method: head.method,
             path: head.uri.path().to_owned(),
             headers: head.headers,
-            body,
+            body: bytes,
+            _permit: permit,
             ids: RequestIds { client: call.request_id, outside: api.scheduler.outside_id() },
             accepted_at: call.accepted_at,
         }

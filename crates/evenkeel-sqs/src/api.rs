@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use crate::arn::QueueRef;
 use crate::chunked_body::chunked;
 use crate::error::{JSON, SqsError};
-use crate::limit::{BATCH_BYTES_MAX, HEADROOM};
+use crate::limit::{BATCH_BYTES_MAX, HEADROOM, WIRE_BYTES_MAX};
 use crate::metrics::SqsMetrics;
 use crate::move_task::MoveTasks;
 use crate::native::Streams;
@@ -83,7 +83,7 @@ impl SqsApi {
             options,
             moves: MoveTasks::restore_interrupted(&queues),
             queues,
-            signatures: SignatureVerifier::new(auth.clone(), master, SERVICE),
+            signatures: SignatureVerifier::new(auth.clone(), master, SERVICE).with_body_max(WIRE_BYTES_MAX),
             auth,
             metrics,
             streams: Streams::default(),
@@ -152,7 +152,7 @@ impl SqsApi {
             trace: header_text(request, &TRACE).map(str::to_owned),
             disconnect: request.disconnect.clone(),
         };
-        let json = self.run(operation, &context, &body).await?;
+        let json = self.run(operation, &context, &body.bytes).await?;
         let mut response = Response::new(chunked(json));
         response.headers_mut().insert(CONTENT_TYPE, JSON);
         Ok(response)

@@ -10,7 +10,7 @@ use evenkeel_queue::store::StoreError;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{self, Response};
 use evenkeel_server::sigv4::SignatureError;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
 
@@ -150,6 +150,9 @@ impl SqsError {
         headers.insert(CONTENT_TYPE, JSON);
         if let Ok(value) = HeaderValue::try_from(format!("{code};{cause}")) {
             headers.insert(QUERY_ERROR, value);
+        }
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
     }
@@ -300,6 +303,8 @@ impl From<ApiError> for SqsError {
             ApiError::Draining
             | ApiError::Unready
             | ApiError::QueueFull { .. }
+            | ApiError::BodiesFull
+            | ApiError::ConnectionsFull
             | ApiError::Unavailable { .. } => Self::Unavailable { message: error.to_string() },
             ApiError::Invalid { message, .. } => Self::Serialization { message },
             ApiError::Framing

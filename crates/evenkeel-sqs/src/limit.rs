@@ -6,6 +6,8 @@ use core::ops::RangeInclusive;
 pub(crate) const BATCH_MAX: usize = 10;
 /// Total bytes of a batch's messages; also the maximum of a single message.
 pub(crate) const BATCH_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a request: 1 MiB of messages takes up to 6 MiB if every byte is escaped.
+pub(crate) const WIRE_BYTES_MAX: u64 = 8 << 20;
 /// Messages per receive.
 pub(crate) const RECEIVE: RangeInclusive<i64> = 1..=10;
 /// Seconds of long polling.

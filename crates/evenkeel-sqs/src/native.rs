@@ -180,8 +180,8 @@ fn no_queue(name: &str) -> ApiError {
 
 /// Parses the body as a JSON object; an empty body is an empty object.
 async fn read<T: DeserializeOwned>(request: &mut ServerRequest) -> Result<T, ApiError> {
-    let bytes = request.read_body().await?;
-    let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+    let body = request.read_body().await?;
+    let bytes: &[u8] = if body.bytes.is_empty() { b"{}" } else { &body.bytes };
     // serde would also accept an array with the fields in order.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(ApiError::invalid("the body is not a JSON object"));

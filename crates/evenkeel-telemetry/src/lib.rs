@@ -43,7 +43,7 @@ pub use explain::{ExplainedRequest, ExplainedStep, REQUESTS_EXPLAINED_MAX};
 pub use family::{Family, Label, Metric, MetricDesc, OTHER, VALUE_LEN_MAX};
 pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramSnapshot};
 pub use observer::Observer;
-pub use path_metrics::{LinkMetrics, PathGauges, PathMetrics, PathSource};
+pub use path_metrics::{DatagramDrop, LinkMetrics, PathGauges, PathMetrics, PathSource};
 pub use pipeline_metrics::{
     DURATION_BOUNDS, EngineGauges, MetricLimits, NodeGauges, PEERS_MAX, POOLS_MAX, PipelineMetrics,
     RouterGauges, RouterMetrics,

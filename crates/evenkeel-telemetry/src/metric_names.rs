@@ -45,6 +45,14 @@ metrics! {
         "share that a path's weight gave it while it was eligible, by source (node or link) and path";
     LINK_REINJECTED_BYTES_TOTAL = "evenkeel_link_reinjected_bytes_total":
         "bytes that had been sent before, on the same path or another, by link";
+    LINK_DATAGRAM_SENT_TOTAL = "evenkeel_link_datagram_sent_total":
+        "datagrams of flows sent on a path, copies and fragments included, by link and path";
+    LINK_DATAGRAM_RECEIVED_TOTAL = "evenkeel_link_datagram_received_total":
+        "datagrams of flows received on a path, copies and fragments included, by link and path";
+    LINK_DATAGRAM_DROPPED_TOTAL = "evenkeel_link_datagram_dropped_total":
+        "datagrams of flows dropped, by link and reason (duplicate, late, unsent or unread)";
+    LINK_DATAGRAM_LOST_TOTAL = "evenkeel_link_datagram_lost_total":
+        "datagrams of flows that the other side sent and that were given up, late ones included, by link";
     LINK_HOPS = "evenkeel_link_hops": "relays on the route of a path, by link and path";
     LINK_ROUTE_SWAPS_TOTAL = "evenkeel_link_route_swaps_total": "routes replaced by a better one, by link";
     LINK_ROUTE_FAILURES_TOTAL = "evenkeel_link_route_failures_total":

@@ -78,6 +78,10 @@ struct LinkFamilies {
     reorder_delay: Family<Histogram, 0>,
     reorder_utilization: Family<FloatGauge, 1>,
     reinjected: Family<Counter, 1>,
+    datagrams_sent: Family<Counter, 2>,
+    datagrams_received: Family<Counter, 2>,
+    datagrams_dropped: Family<Counter, 2>,
+    datagrams_lost: Family<Counter, 1>,
     bonded: Family<Gauge, 1>,
     bonded_exits: Family<Counter, 1>,
     candidates: Family<Gauge, 1>,
@@ -200,10 +204,18 @@ impl LinkFamilies {
         let flow = Label { name: "flow", values_max: FLOWS_MAX };
         let link = Label { name: "link", values_max: SOURCES_MAX };
         let cause = Label { name: "cause", values_max: 2 };
+        let path = Label { name: "path", values_max: PATHS_MAX };
+        let reason = Label { name: "reason", values_max: DATAGRAM_DROPS.len() };
         Ok(Self {
             reorder_delay: registry.histograms(metric_names::REORDER_DELAY_SECONDS, [], LATENCY_BUCKETS)?,
             reorder_utilization: registry.float_gauges(metric_names::REORDER_BUFFER_UTILIZATION, [flow])?,
             reinjected: registry.counters(metric_names::LINK_REINJECTED_BYTES_TOTAL, [link])?,
+            datagrams_sent: registry.counters(metric_names::LINK_DATAGRAM_SENT_TOTAL, [link, path])?,
+            datagrams_received: registry
+                .counters(metric_names::LINK_DATAGRAM_RECEIVED_TOTAL, [link, path])?,
+            datagrams_dropped: registry
+                .counters(metric_names::LINK_DATAGRAM_DROPPED_TOTAL, [link, reason])?,
+            datagrams_lost: registry.counters(metric_names::LINK_DATAGRAM_LOST_TOTAL, [link])?,
             bonded: registry.gauges(metric_names::LINK_BONDED_PATHS, [link])?,
             bonded_exits: registry.counters(metric_names::LINK_BONDED_EXITS_TOTAL, [link])?,
             candidates: registry.gauges(metric_names::LINK_CANDIDATE_PATHS, [link])?,
@@ -294,6 +306,33 @@ impl Drop for PathSource {
     }
 }
 
+/// Reason for which a datagram of a flow was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatagramDrop {
+    /// It is a copy of one that has arrived.
+    Duplicate,
+    /// It arrived after it had been given up.
+    Late,
+    /// No path had room, or it is too long.
+    Unsent,
+    /// The application did not read it, or there was no memory.
+    Unread,
+}
+
+const DATAGRAM_DROPS: [DatagramDrop; 4] =
+    [DatagramDrop::Duplicate, DatagramDrop::Late, DatagramDrop::Unsent, DatagramDrop::Unread];
+
+impl DatagramDrop {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Duplicate => "duplicate",
+            Self::Late => "late",
+            Self::Unsent => "unsent",
+            Self::Unread => "unread",
+        }
+    }
+}
+
 /// Metrics of one link; dropping them removes its values.
 #[derive(Debug)]
 pub struct LinkMetrics {
@@ -328,6 +367,28 @@ impl LinkMetrics {
     /// Counts bytes that were sent again over another path.
     pub fn add_reinjected_bytes(&self, bytes: u64) {
         self.reinjected.add(bytes);
+    }
+
+    /// Counts datagrams of flows that were sent and received on a path.
+    pub fn add_datagrams(&self, path: &str, sent: u64, received: u64) {
+        if 0 < sent + received {
+            self.families.datagrams_sent.with([&self.paths.name, path]).add(sent);
+            self.families.datagrams_received.with([&self.paths.name, path]).add(received);
+        }
+    }
+
+    /// Counts datagrams of flows that were dropped.
+    pub fn add_dropped_datagrams(&self, reason: DatagramDrop, datagrams: u64) {
+        if 0 < datagrams {
+            self.families.datagrams_dropped.with([&self.paths.name, reason.label()]).add(datagrams);
+        }
+    }
+
+    /// Counts datagrams of flows that were given up.
+    pub fn add_lost_datagrams(&self, datagrams: u64) {
+        if 0 < datagrams {
+            self.families.datagrams_lost.with([&self.paths.name]).add(datagrams);
+        }
     }
 
     /// Sets the number of usable paths in the bonded lane.
@@ -365,6 +426,10 @@ impl Drop for LinkMetrics {
         if others().all(|other| other.name != self.paths.name) {
             let link = &[&*self.paths.name];
             self.families.reinjected.forget(link);
+            self.families.datagrams_sent.forget(link);
+            self.families.datagrams_received.forget(link);
+            self.families.datagrams_dropped.forget(link);
+            self.families.datagrams_lost.forget(link);
             self.families.bonded.forget(link);
             self.families.bonded_exits.forget(link);
             self.families.candidates.forget(link);

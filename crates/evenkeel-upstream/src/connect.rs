@@ -74,9 +74,9 @@ fn open_error(error: OpenFlowError) -> UpstreamError {
         OpenFlowError::TooManyFlows { .. } | OpenFlowError::BudgetExhausted => {
             UpstreamError::LinkBusy { error: text }
         }
-        OpenFlowError::TargetTooLong { .. } | OpenFlowError::SessionEnded => {
-            UpstreamError::Connect { error: text }
-        }
+        OpenFlowError::TargetTooLong { .. }
+        | OpenFlowError::LaneUnsupported { .. }
+        | OpenFlowError::SessionEnded => UpstreamError::Connect { error: text },
     }
 }
 

@@ -4,6 +4,7 @@ mod check;
 mod client;
 mod completions;
 mod demo;
+mod descriptors;
 mod explain;
 mod link;
 mod node;

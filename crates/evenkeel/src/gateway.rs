@@ -32,6 +32,7 @@ use evenkeel_pipeline::RegistryError;
 use evenkeel_queue::queues::OpenError;
 use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::listener::DrainReport;
+use evenkeel_server::metrics::ServerMetrics;
 use evenkeel_server::route::{Readiness, RouteError, Routes};
 use evenkeel_server::tenant::{Access, Authenticator, Tenants, TenantsError};
 use evenkeel_server::tls::Tls;
@@ -116,7 +117,7 @@ impl Gateway {
         let StartupFiles { mut tenants, mut nodes, tls, roots, links: loaded_links } =
             StartupFiles::load(&config)?;
         nodes::drop_overridden(&mut nodes, &config.llm.options.nodes);
-        let listeners = Listeners::bind(&server, tls.as_ref()).await?;
+        let mut listeners = Listeners::bind(&server, tls.as_ref()).await?;
         let address = listeners.address;
         let urls = listeners.urls.clone();
         let admin_keys = admin_key::hashes(&data_dir, &server.admin_key_hashes)?;
@@ -127,6 +128,7 @@ impl Gateway {
         let auth = Arc::new(auth.with_sites(server.sites));
 
         let registry = Registry::new();
+        listeners.set_metrics(&ServerMetrics::new(&registry)?);
         let router = RouterMetrics::new(&registry)?;
         let path_metrics = PathMetrics::new(&registry)?;
         let (observer, exporter) = observer(&config.telemetry, &registry, &router, &path_metrics, &roots)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use evenkeel_link::identity::Fingerprint;
 use evenkeel_link::relay::RelayStatus;
-use evenkeel_link::session::{FlowStatus, LinkPathStatus, SessionStatus, ShareStatus};
+use evenkeel_link::session::{DatagramCounters, FlowStatus, LinkPathStatus, SessionStatus, ShareStatus};
 use evenkeel_server::body::{self, Response};
 use evenkeel_server::listener::{Listener, ListenerLimits};
 use evenkeel_server::route::{Readiness, Routes, handler};
@@ -115,6 +115,7 @@ pub(crate) fn describe_session(session: &SessionStatus) -> Value {
         "receive_buffered_bytes": totals.receive_buffered,
         "send_retained_bytes": totals.send_retained,
         "duplicate_bytes": totals.duplicate_bytes,
+        "datagrams": describe_datagrams(&totals.datagrams),
         "share_deviation": totals.share_deviation,
         "relative_entropy": totals.relative_entropy,
         "reweights_applied": totals.reweights_applied,
@@ -149,6 +150,8 @@ fn describe_path(path: &LinkPathStatus) -> Value {
         "sent_bytes": path.counters.sent_bytes,
         "reinjected_bytes": path.counters.reinjected_bytes,
         "received_bytes": path.counters.received_bytes,
+        "datagrams_sent": path.counters.datagrams_sent,
+        "datagrams_received": path.counters.datagrams_received,
         "activated": path.counters.activated,
         "deactivated": path.counters.deactivated,
     })
@@ -165,5 +168,19 @@ fn describe_flow(flow: &FlowStatus) -> Value {
         "read_bytes": flow.read,
         "reorder_bytes": flow.reorder_bytes,
         "reorder_utilization": flow.reorder_utilisation,
+        "reorder_datagrams": flow.datagrams.map(|datagrams| datagrams.reorder_datagrams),
+        "datagrams": flow.datagrams.map(|datagrams| describe_datagrams(&datagrams.counters)),
+    })
+}
+
+fn describe_datagrams(counters: &DatagramCounters) -> Value {
+    json!({
+        "sent": counters.sent,
+        "unsent": counters.unsent,
+        "received": counters.received,
+        "duplicates": counters.duplicates,
+        "lost": counters.lost,
+        "late": counters.late,
+        "unread": counters.unread,
     })
 }

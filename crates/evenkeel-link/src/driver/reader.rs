@@ -14,7 +14,7 @@ const READ_MAX: usize = 256 * 1024;
 
 /// Starts the tasks that read a connection; they end with it.
 pub(super) fn spawn(driver: &Arc<Driver>, connection: PathConnection, path: PathId, generation: u64) {
-    tokio::spawn(read_datagrams(Arc::downgrade(driver), connection.clone()));
+    tokio::spawn(read_datagrams(Arc::downgrade(driver), connection.clone(), path));
     tokio::spawn(accept_streams(Arc::downgrade(driver), connection, path, generation));
 }
 
@@ -69,10 +69,10 @@ async fn read_stream(driver: Weak<Driver>, mut stream: RecvStream, path: PathId)
     }
 }
 
-async fn read_datagrams(driver: Weak<Driver>, connection: PathConnection) {
+async fn read_datagrams(driver: Weak<Driver>, connection: PathConnection, path: PathId) {
     while let Ok(datagram) = connection.read_datagram().await {
         let Some(driver) = driver.upgrade() else { return };
         // An error has ended the session, which closes the connection.
-        let _ = driver.with(|session, now| session.handle_datagram(now, &datagram));
+        let _ = driver.with(|session, now| session.handle_datagram(now, path, &datagram));
     }
 }

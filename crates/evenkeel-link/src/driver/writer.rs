@@ -1,4 +1,4 @@
-//! Tasks that write a path's streams.
+//! Tasks that write a path's streams and datagrams.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -9,8 +9,8 @@ use tokio::sync::{Mutex, Notify, mpsc};
 
 use super::Driver;
 use crate::flow::FlowId;
-use crate::quic::{PathConnection, SendStream, WriteError};
-use crate::session::StreamKey;
+use crate::quic::{PathConnection, SendDatagramError, SendStream, WriteError};
+use crate::session::{LinkSession, StreamKey};
 
 /// Number of streams that share a path's bonded chunks; the receive window of one stream (2.4 MB) is smaller than the
 /// congestion window of a fast path.
@@ -27,6 +27,7 @@ pub(super) enum StreamWork {
 pub(super) struct PathWriter {
     context: WriterContext,
     bonded: mpsc::UnboundedSender<StreamWork>,
+    datagrams: mpsc::UnboundedSender<Bytes>,
     flows: HashMap<FlowId, FlowQueue>,
 }
 
@@ -63,7 +64,15 @@ impl PathWriter {
         for _ in 0..BONDED_STREAMS {
             tokio::spawn(context.clone().write_bonded(queue.clone()));
         }
-        Self { context, bonded, flows: HashMap::new() }
+        let (datagrams, queue) = mpsc::unbounded_channel();
+        tokio::spawn(context.clone().write_datagrams(queue));
+        Self { context, bonded, datagrams, flows: HashMap::new() }
+    }
+
+    /// Queues a datagram.
+    pub(super) fn send_datagram(&mut self, data: Bytes) {
+        // Fails if the connection has ended.
+        let _ = self.datagrams.send(data);
     }
 
     /// Queues work for a stream, which is opened if it does not exist.
@@ -135,6 +144,22 @@ impl WriterContext {
         }
     }
 
+    /// Passes datagrams to the connection while it has room.
+    async fn write_datagrams(self, mut queue: mpsc::UnboundedReceiver<Bytes>) {
+        while let Some(data) = queue.recv().await {
+            let len = data.len() as u64;
+            // A datagram may be lost anyway: also one that is too long since the path's MTU has shrunk.
+            if let Err(SendDatagramError::ConnectionLost(_)) = self.connection.send_datagram_wait(data).await
+            {
+                return;
+            }
+            if let Some(driver) = self.driver.upgrade() {
+                let tell = |session: &mut LinkSession| session.handle_datagram_sent(self.path, len);
+                driver.record_taken(self.path, self.generation, tell);
+            }
+        }
+    }
+
     async fn write(
         &self,
         stream: &mut Option<SendStream>,
@@ -149,7 +174,8 @@ impl WriterContext {
         };
         stream.write_all_chunks(&mut [header, data]).await?;
         if let Some(driver) = self.driver.upgrade() {
-            driver.record_written(self.path, self.generation, key, len);
+            let tell = |session: &mut LinkSession| session.handle_written(self.path, key, len);
+            driver.record_taken(self.path, self.generation, tell);
         }
         Ok(())
     }

@@ -1,13 +1,19 @@
-//! Datagrams: acknowledgements and probes.
+//! Datagrams: acknowledgements, probes, and the datagrams of flows.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use evenkeel_policy::time::Instant;
 
 use super::reader::{NUMBER_MAX, Reader, put_number};
-use super::{ACK_RANGES_MAX, DATAGRAM_BYTES_MAX, FrameError};
+use super::{
+    ACK_RANGES_MAX, DATAGRAM_BYTES_MAX, FRAGMENTS_MAX, FrameError, MESSAGE_BYTES_MAX,
+    MESSAGE_HEADER_BYTES_MAX,
+};
 use crate::flow::FlowId;
 
 const ACKS: u8 = 16;
 const PROBE: u8 = 17;
+const WHOLE_MESSAGE: u8 = 18;
+const FRAGMENT: u8 = 19;
 
 const OPEN: u8 = 0;
 const FINISHED: u8 = 1;
@@ -22,6 +28,48 @@ pub enum DatagramFrame {
     Probe {
         id: u64,
     },
+    Message(Message),
+}
+
+/// Datagram of a flow, or a fragment of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    pub flow: FlowId,
+    /// Number of the datagram in its flow and direction, from 0.
+    pub sequence: u64,
+    /// Time at which it was sent, by the sender's clock.
+    pub sent_at: SendTime,
+    pub fragment: Fragment,
+    pub data: Bytes,
+}
+
+/// Time by a clock whose start the peer does not know, in units of 0.1 ms: 29 h have a number of 4 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendTime(pub u64);
+
+impl SendTime {
+    /// Creates the value of a point in time.
+    pub fn new(now: Instant) -> Self {
+        Self(now.as_nanos() / 100_000)
+    }
+
+    /// Returns the time from the start of the sender's clock, in milliseconds.
+    pub fn millis(self) -> f64 {
+        self.0 as f64 / 10.0
+    }
+}
+
+/// Position of a fragment in its datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    pub index: u8,
+    /// Number of fragments; 1 if the datagram is not divided.
+    pub count: u8,
+}
+
+impl Fragment {
+    /// A datagram that is not divided.
+    pub const WHOLE: Self = Self { index: 0, count: 1 };
 }
 
 /// Acknowledgement of one flow's data, or a request for one.
@@ -65,11 +113,16 @@ pub struct OffsetRange {
 impl DatagramFrame {
     /// Decodes a datagram.
     pub fn decode(datagram: &[u8]) -> Result<Self, FrameError> {
-        if DATAGRAM_BYTES_MAX < datagram.len() {
-            return Err(FrameError::DatagramTooLong { len: datagram.len() });
-        }
         let mut reader = Reader::new(datagram);
-        match reader.byte()? {
+        let kind = reader.byte()?;
+        let len_max = match kind {
+            WHOLE_MESSAGE | FRAGMENT => MESSAGE_BYTES_MAX,
+            _ => DATAGRAM_BYTES_MAX,
+        };
+        if len_max < datagram.len() {
+            return Err(FrameError::DatagramTooLong { len: datagram.len(), len_max });
+        }
+        match kind {
             ACKS => {
                 let mut entries = Vec::new();
                 while !reader.is_empty() {
@@ -81,9 +134,46 @@ impl DatagramFrame {
                 let id = reader.number()?;
                 if reader.is_empty() { Ok(Self::Probe { id }) } else { Err(FrameError::TrailingBytes) }
             }
+            WHOLE_MESSAGE | FRAGMENT => Message::parse(kind, &mut reader).map(Self::Message),
             kind => Err(FrameError::UnknownType { kind }),
         }
     }
+}
+
+impl Message {
+    fn parse(kind: u8, reader: &mut Reader<'_>) -> Result<Self, FrameError> {
+        let flow = FlowId(reader.number()?);
+        let sequence = reader.number()?;
+        if sequence == NUMBER_MAX {
+            return Err(FrameError::NumberTooLarge);
+        }
+        let sent_at = SendTime(reader.number()?);
+        let mut fragment = Fragment::WHOLE;
+        if kind == FRAGMENT {
+            fragment = Fragment { index: reader.byte()?, count: reader.byte()? };
+            let Fragment { index, count } = fragment;
+            if !(2..=FRAGMENTS_MAX).contains(&count) || count <= index {
+                return Err(FrameError::BadFragment { index, count });
+            }
+        }
+        // A copy, so that a stored datagram does not retain the buffer of many packets.
+        Ok(Self { flow, sequence, sent_at, fragment, data: Bytes::copy_from_slice(reader.rest()) })
+    }
+}
+
+/// Encodes a datagram of a flow; a fragment must not exceed the limits.
+pub fn encode_message(message: &Message) -> Bytes {
+    let Message { flow, sequence, sent_at, fragment, data } = message;
+    let mut out = BytesMut::with_capacity(MESSAGE_HEADER_BYTES_MAX + data.len());
+    out.put_u8(if *fragment == Fragment::WHOLE { WHOLE_MESSAGE } else { FRAGMENT });
+    put_number(&mut out, flow.0);
+    put_number(&mut out, *sequence);
+    put_number(&mut out, sent_at.0);
+    if *fragment != Fragment::WHOLE {
+        out.put_slice(&[fragment.index, fragment.count]);
+    }
+    out.put_slice(data);
+    out.freeze()
 }
 
 impl AckEntry {

@@ -43,6 +43,11 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
+    /// Returns everything that was not read.
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     pub(super) fn byte(&mut self) -> Result<u8, FrameError> {
         Ok(self.take(1)?[0])
     }

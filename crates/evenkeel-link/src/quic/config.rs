@@ -23,7 +23,9 @@ const STREAM_RECEIVE_WINDOW: u32 = 2_400_000;
 const RECEIVE_WINDOW: u32 = 16 << 20;
 /// A peer that has not been welcomed needs to send no more than its hello.
 const RECEIVE_WINDOW_BEFORE_WELCOME: u32 = 16 << 10;
-const DATAGRAM_BUFFER: usize = 256 << 10;
+const DATAGRAM_RECEIVE_BUFFER: usize = 256 << 10;
+/// Acknowledgements wait behind the datagrams of flows in this buffer, so it is short; the largest batch of them fits.
+const DATAGRAM_SEND_BUFFER: usize = 32 << 10;
 const IDLE_TIMEOUT_MS: u32 = 30_000;
 /// First retransmission of the handshake after 0.3 s instead of the standard's 1 s.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
@@ -126,8 +128,8 @@ fn transport(signals: &Arc<SignalCell>) -> TransportConfig {
         .congestion_controller_factory(Arc::new(GatedCubicFactory::new(signals.clone())))
         .stream_receive_window(STREAM_RECEIVE_WINDOW.into())
         .send_window(send_window(INITIAL_WINDOW))
-        .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER))
-        .datagram_send_buffer_size(DATAGRAM_BUFFER)
+        .datagram_receive_buffer_size(Some(DATAGRAM_RECEIVE_BUFFER))
+        .datagram_send_buffer_size(DATAGRAM_SEND_BUFFER)
         .max_idle_timeout(Some(VarInt::from_u32(IDLE_TIMEOUT_MS).into()))
         .keep_alive_interval(None)
         .initial_rtt(INITIAL_RTT)

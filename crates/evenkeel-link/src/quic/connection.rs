@@ -12,6 +12,8 @@ use super::controller::SignalCell;
 use super::hello::Hello;
 use super::session_key::SessionKey;
 use super::socket::canonical;
+use super::tls;
+use crate::flow::LaneSupport;
 use crate::path_signals::PathSignals;
 
 /// Authenticated connection of one path of a session.
@@ -30,6 +32,7 @@ struct ConnectionContext {
     name: String,
     signals: Arc<SignalCell>,
     relays: Option<Arc<[String]>>,
+    peer_lanes: LaneSupport,
     /// Send window in force.
     send_window: AtomicU64,
 }
@@ -43,8 +46,15 @@ impl PathConnection {
         relays: Option<Arc<[String]>>,
     ) -> Self {
         let Hello { path, name, .. } = hello;
-        let context =
-            ConnectionContext { session, path, name, signals, relays, send_window: AtomicU64::new(0) };
+        let context = ConnectionContext {
+            session,
+            path,
+            name,
+            signals,
+            relays,
+            peer_lanes: tls::lanes_of_peer(&connection),
+            send_window: AtomicU64::new(0),
+        };
         Self { connection, context: Arc::new(context) }
     }
 
@@ -91,24 +101,30 @@ impl PathConnection {
         self.connection.send_datagram(datagram)
     }
 
+    /// Queues a datagram once the buffer has room for it.
+    pub async fn send_datagram_wait(&self, datagram: Bytes) -> Result<(), SendDatagramError> {
+        self.connection.send_datagram_wait(datagram).await
+    }
+
     /// Waits for the next datagram from the peer.
     pub async fn read_datagram(&self) -> Result<Bytes, ConnectionError> {
         self.connection.read_datagram().await
     }
 
-    /// Returns the size of the largest datagram that can be sent; `None` if the peer accepts none.
-    pub fn datagram_len_max(&self) -> Option<usize> {
-        self.connection.max_datagram_size()
+    /// Returns the lanes that the peer's version has.
+    pub fn peer_lanes(&self) -> LaneSupport {
+        self.context.peer_lanes
     }
 
-    /// Returns the measurements of the congestion controller.
+    /// Returns the measurements of the congestion controller, and the length of the longest datagram.
     pub fn signals(&self) -> PathSignals {
-        self.context.signals.read()
+        let datagram_max = self.connection.max_datagram_size().unwrap_or_default();
+        PathSignals { datagram_max, ..self.context.signals.read() }
     }
 
     /// Sets the send window to 1.05 × the congestion window; to be called every 10 ms.
     pub fn follow_window(&self) {
-        let window = send_window(self.signals().window);
+        let window = send_window(self.context.signals.read().window);
         // Setting it wakes the connection's task.
         if self.context.send_window.swap(window, Ordering::Relaxed) != window {
             self.connection.set_send_window(window);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use noq::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
@@ -12,10 +12,27 @@ use rustls::version::TLS13;
 use rustls::{DigitallySignedStruct, DistinguishedName, PeerIncompatible, SignatureScheme};
 
 use super::error::KeyMismatch;
+use crate::flow::LaneSupport;
 use crate::identity::{Fingerprint, Identity};
 
-/// Protocol name of the handshake; a change that older versions cannot read gets another number.
-pub(super) const PROTOCOL: &[u8] = b"evenkeel-link/1";
+/// Protocol names of the handshake, the preferred one first; a change that older versions cannot read gets another number.
+pub(super) const PROTOCOLS: [&[u8]; 2] = [PROTOCOL_WITH_ALL_LANES, b"evenkeel-link/1"];
+
+/// Version that has the redundant lane and flows of datagrams.
+const PROTOCOL_WITH_ALL_LANES: &[u8] = b"evenkeel-link/1.1";
+
+/// Returns the lanes that both sides have, by the protocol that the handshake has chosen.
+pub(super) fn lanes_of_peer(connection: &noq::Connection) -> LaneSupport {
+    let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
+    match data.and_then(|data| data.protocol) {
+        Some(protocol) if protocol == PROTOCOL_WITH_ALL_LANES => LaneSupport::All,
+        _ => LaneSupport::StreamAndBonded,
+    }
+}
+
+fn protocols() -> Vec<Vec<u8>> {
+    PROTOCOLS.map(<[u8]>::to_vec).to_vec()
+}
 
 /// Creates the configuration of the connecting side.
 pub(super) fn client(identity: &Identity, peer: Fingerprint) -> Result<Arc<QuicClientConfig>, rustls::Error> {
@@ -25,7 +42,7 @@ pub(super) fn client(identity: &Identity, peer: Fingerprint) -> Result<Arc<QuicC
         .dangerous()
         .with_custom_certificate_verifier(verifier)
         .with_client_auth_cert(identity.certificate_chain(), identity.key())?;
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.alpn_protocols = protocols();
     // A resumed connection would skip the certificates.
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
@@ -40,7 +57,7 @@ pub(super) fn server(identity: &Identity, peer: Fingerprint) -> Result<Arc<QuicS
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(verifier)
         .with_single_cert(identity.certificate_chain(), identity.key())?;
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.alpn_protocols = protocols();
     config.send_tls13_tickets = 0;
     let config = QuicServerConfig::try_from(config).expect("ring has the cipher suite of initial packets");
     Ok(Arc::new(config))

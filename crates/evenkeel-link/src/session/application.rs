@@ -31,6 +31,9 @@ impl LinkSession {
         if self.has_ended {
             return Err(OpenFlowError::SessionEnded);
         }
+        if !self.peer_lanes.has(lane) {
+            return Err(OpenFlowError::LaneUnsupported { lane });
+        }
         if TARGET_BYTES_MAX < target.len() {
             return Err(OpenFlowError::TargetTooLong { len: target.len() });
         }
@@ -78,8 +81,8 @@ impl LinkSession {
 
     fn credit_max(&self, lane: FlowLane) -> u64 {
         match lane {
-            FlowLane::Stream => self.config.credit_stream,
-            FlowLane::Bonded => self.config.credit_bonded,
+            FlowLane::Stream | FlowLane::Datagram(_) => self.config.credit_stream,
+            FlowLane::Bonded | FlowLane::Redundant => self.config.credit_bonded,
         }
     }
 
@@ -102,7 +105,7 @@ impl LinkSession {
     }
 
     /// Returns the end of a flow that is not open.
-    fn check_open(&self, flow: FlowId) -> Result<(), FlowEnd> {
+    pub(super) fn check_open(&self, flow: FlowId) -> Result<(), FlowEnd> {
         match self.flows.knowledge(flow) {
             FlowKnowledge::Open => Ok(()),
             FlowKnowledge::Ended(end) => Err(end.clone()),

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use evenkeel_policy::id::PathId;
 use evenkeel_policy::time::Instant;
 
+use super::datagrams::DatagramHalves;
 use super::receive_half::ReceiveHalf;
 use super::send_half::SendHalf;
 use crate::flow::{FlowEnd, FlowId, FlowLane, Side};
@@ -22,6 +23,8 @@ pub(super) struct LinkFlow {
     pub(super) lane: FlowLane,
     pub(super) send: SendHalf,
     pub(super) receive: ReceiveHalf,
+    /// Datagrams of a flow that carries them; its byte streams then carry only their ends.
+    pub(super) datagrams: Option<DatagramHalves>,
     pub(super) introduction: Introduction,
     /// Path of the flow's own stream.
     pub(super) home: Option<PathId>,
@@ -56,6 +59,7 @@ impl LinkFlow {
             lane,
             send: SendHalf::new(),
             receive: ReceiveHalf::new(),
+            datagrams: lane.datagram_mode().map(DatagramHalves::new),
             introduction,
             home: None,
             hedged_from: None,
@@ -68,7 +72,8 @@ impl LinkFlow {
 
     /// Reports whether the flow's data takes its own stream.
     pub(super) fn has_own_stream(&self) -> bool {
-        self.lane == FlowLane::Stream || self.introduction != Introduction::Confirmed
+        !matches!(self.lane, FlowLane::Bonded | FlowLane::Redundant)
+            || self.introduction != Introduction::Confirmed
     }
 
     /// Reports whether the frame that opens the flow must be sent next.
@@ -104,6 +109,7 @@ impl LinkFlow {
             buffered: self.receive.buffered(),
             windows: self.receive.window(),
             runs: self.receive.runs(),
+            datagram_bytes: self.datagrams.as_ref().map_or(0, DatagramHalves::received_bytes),
         }
     }
 }
@@ -121,6 +127,8 @@ pub(super) struct MemoryUsage {
     pub(super) windows: u64,
     /// Separately stored pieces beyond gaps.
     pub(super) runs: usize,
+    /// Bytes of received datagrams.
+    pub(super) datagram_bytes: usize,
 }
 
 impl MemoryUsage {
@@ -130,6 +138,7 @@ impl MemoryUsage {
         self.buffered += other.buffered;
         self.windows += other.windows;
         self.runs += other.runs;
+        self.datagram_bytes += other.datagram_bytes;
     }
 
     fn subtract(&mut self, other: Self) {
@@ -138,6 +147,7 @@ impl MemoryUsage {
         self.buffered -= other.buffered;
         self.windows -= other.windows;
         self.runs -= other.runs;
+        self.datagram_bytes -= other.datagram_bytes;
     }
 }
 

@@ -8,7 +8,9 @@ use evenkeel_policy::path::{BondPath, IntervalCollector, IntervalSample, PathRul
 use evenkeel_policy::time::{Duration, Instant};
 
 use super::active_set::PrunedP95;
+use super::path_table::BONDED_QUEUE_MAX;
 use super::status::{PathCounters, TrafficRole};
+use crate::frame::{DATAGRAM_BYTES_MAX, SendTime};
 use crate::path_signals::PathSignals;
 
 /// Probe timeout before the first round trip is measured.
@@ -33,6 +35,14 @@ const QUEUE_MIN: Duration = Duration::from_millis(3);
 /// counted from the later read.
 const DRIVER_STALL_MIN: Duration = Duration::from_millis(30);
 
+/// Time after which the delay of received datagrams is out of date.
+const ONE_WAY_AGE_MAX: Duration = Duration::from_secs(2);
+
+/// Bytes of flows' datagrams that may wait for a connection.
+///
+/// The connection has a queue of its own; datagrams that wait here can still take another path.
+const DATAGRAM_QUEUE_MAX: u64 = 4 * 1024;
+
 /// One path of a session.
 #[derive(Debug)]
 pub(super) struct LinkPath {
@@ -51,6 +61,8 @@ pub(super) struct LinkPath {
     pub(super) bonded_queued: u64,
     /// Bytes of other frames that the connection has not taken.
     pub(super) stream_queued: u64,
+    /// Bytes of flows' datagrams that the connection has not taken.
+    pub(super) datagram_queued: u64,
     rule: PathRule,
     collector: IntervalCollector,
     signals: PathSignals,
@@ -64,6 +76,7 @@ pub(super) struct LinkPath {
     backlogged_until: Instant,
     /// Round trips in milliseconds.
     rtt: Ewma,
+    one_way: Option<OneWayDelay>,
     /// Times of the unanswered probes of a probing path, the oldest first.
     probes: VecDeque<Instant>,
     /// Time at which a round trip was last measured.
@@ -76,6 +89,27 @@ pub(super) struct LinkPath {
     read_at: Instant,
     /// End of the first stall of the driver in the current silence.
     resumed_at: Option<Instant>,
+}
+
+/// Delay of received datagrams of flows on a path, in milliseconds.
+///
+/// It contains the difference between the clocks of the two sides. That is the same on all paths, but may be negative, so
+/// an [`Ewma`] does not take it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OneWayDelay {
+    pub(super) mean: f64,
+    pub(super) deviation: f64,
+    at: Instant,
+}
+
+impl OneWayDelay {
+    /// Adds a sample, with the gains of a round trip.
+    fn record(&mut self, now: Instant, sample: f64) {
+        let error = sample - self.mean;
+        self.deviation += (error.abs() - self.deviation) / 4.0;
+        self.mean += error / 8.0;
+        self.at = now;
+    }
 }
 
 /// Changes since the previous signals of a path.
@@ -113,6 +147,7 @@ impl LinkPath {
             ineligible_since: None,
             bonded_queued: 0,
             stream_queued: 0,
+            datagram_queued: 0,
             rule,
             collector: IntervalCollector::new(&rule, now),
             signals: PathSignals::default(),
@@ -121,6 +156,7 @@ impl LinkPath {
             backlogged_reads: 0,
             backlogged_until: now,
             rtt: Ewma::new(Gains::RTT),
+            one_way: None,
             probes: VecDeque::new(),
             measured_at: now,
             probed_at: now,
@@ -135,6 +171,7 @@ impl LinkPath {
         self.is_connected = is_connected;
         self.bonded_queued = 0;
         self.stream_queued = 0;
+        self.datagram_queued = 0;
         self.collector = IntervalCollector::new(&self.rule, now);
         self.signals = PathSignals::default();
         self.reviewed_bytes = 0;
@@ -219,6 +256,18 @@ impl LinkPath {
 
     pub(super) fn rtt_deviation(&self) -> Option<Duration> {
         self.rtt.deviation().map(millis)
+    }
+
+    /// Records the delay of a received datagram.
+    pub(super) fn record_one_way(&mut self, now: Instant, sent_at: SendTime) {
+        let sample = SendTime::new(now).millis() - sent_at.millis();
+        let known = self.one_way.get_or_insert(OneWayDelay { mean: sample, deviation: 0.0, at: now });
+        known.record(now, sample);
+    }
+
+    /// Returns the delay of the datagrams received lately.
+    pub(super) fn one_way(&self, now: Instant) -> Option<OneWayDelay> {
+        self.one_way.filter(|delay| now.since(delay.at) < ONE_WAY_AGE_MAX)
     }
 
     /// Returns the probe timeout: an acknowledgement that takes longer is unusual.
@@ -339,7 +388,22 @@ impl LinkPath {
 
     /// Returns the bytes that wait for the connection.
     pub(super) fn queued(&self) -> u64 {
-        self.bonded_queued + self.stream_queued
+        self.bonded_queued + self.stream_queued + self.datagram_queued
+    }
+
+    /// Reports whether the connection has room for a bonded or redundant chunk whose frame has `len` bytes.
+    pub(super) fn takes_chunk(&self, len: u64) -> bool {
+        self.bonded_queued + len <= BONDED_QUEUE_MAX
+    }
+
+    /// Reports whether the connection has room for a datagram whose fragments have `len` bytes.
+    pub(super) fn takes_datagram(&self, len: u64) -> bool {
+        self.datagram_queued == 0 || self.datagram_queued + len <= DATAGRAM_QUEUE_MAX
+    }
+
+    /// Returns the length of the longest datagram that the connection sends.
+    pub(super) fn datagram_max(&self) -> usize {
+        self.signals.datagram_max.max(DATAGRAM_BYTES_MAX)
     }
 
     pub(super) fn in_flight(&self) -> u64 {
@@ -351,6 +415,6 @@ impl LinkPath {
     }
 }
 
-fn millis(millis: f64) -> Duration {
+pub(super) fn millis(millis: f64) -> Duration {
     Duration::try_from_secs_f64(millis / 1_000.0).unwrap_or(Duration::MAX)
 }

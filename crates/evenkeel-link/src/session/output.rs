@@ -19,7 +19,7 @@ pub enum StreamKey {
     Bonded,
 }
 
-/// Work for the streams of a path's connection.
+/// Work for a path's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transmit {
     /// Write `header`, then `data`; opens the stream if it does not exist.
@@ -27,6 +27,11 @@ pub enum Transmit {
     /// The driver reports the bytes to [`handle_written`](super::LinkSession::handle_written) once the connection has
     /// taken them.
     Frame { path: PathId, stream: StreamKey, header: Bytes, data: Bytes },
+    /// Send as one datagram of the connection once it has room; it may be lost.
+    ///
+    /// The driver reports the bytes to [`handle_datagram_sent`](super::LinkSession::handle_datagram_sent) once the
+    /// connection has taken or dropped them.
+    Datagram { path: PathId, data: Bytes },
     /// Finish the stream after everything written so far.
     Finish { path: PathId, stream: StreamKey },
     /// Reset the stream and drop everything that was not sent: it goes another way.
@@ -37,12 +42,15 @@ impl Transmit {
     /// Returns the path whose connection has to do the work.
     pub fn path(&self) -> PathId {
         match self {
-            Self::Frame { path, .. } | Self::Finish { path, .. } | Self::Abandon { path, .. } => *path,
+            Self::Frame { path, .. }
+            | Self::Datagram { path, .. }
+            | Self::Finish { path, .. }
+            | Self::Abandon { path, .. } => *path,
         }
     }
 }
 
-/// Datagram to send on a path's connection; it may be lost.
+/// Acknowledgements or probe to send on a path's connection, as a datagram; it may be lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
     pub path: PathId,
@@ -113,7 +121,7 @@ impl fmt::Display for ReplacementCause {
 pub enum Observation {
     /// Round-trip time of a path.
     Rtt { path: PathId, rtt: Duration },
-    /// Time that data of a bonded flow waited for earlier data.
+    /// Time that data of a bonded flow, or a datagram of a striped flow, waited for earlier ones.
     ReorderDelay { delay: Duration },
 }
 
@@ -154,6 +162,8 @@ pub enum ProtocolError {
     TooManyRuns { flow: FlowId },
     #[error("flow {flow}: acknowledgement of data that was not sent")]
     AckOfUnsent { flow: FlowId },
+    #[error("flow {flow}: a datagram, but the flow is a byte stream")]
+    NoDatagramFlow { flow: FlowId },
     #[error("the control flow ended")]
     ControlEnded,
     #[error("control messages are not acknowledged")]
@@ -169,6 +179,11 @@ pub enum OpenFlowError {
     BudgetExhausted,
     #[error("target of {len} bytes is longer than 255")]
     TargetTooLong { len: usize },
+    #[error(
+        "the other side runs an older version of evenkeel, which has no lane {lane:?}; update it",
+        lane = lane.to_string()
+    )]
+    LaneUnsupported { lane: FlowLane },
     #[error("the link has ended")]
     SessionEnded,
 }

@@ -1,10 +1,12 @@
-//! The paths of a session and the two schedulers that share traffic among them.
+//! The paths of a session and the schedulers that share traffic among them.
 //!
-//! One scheduler picks a path per own stream of a flow, the other per bonded chunk, charged in bytes. Both get the same
-//! samples. A path is eligible while it is connected, usable and not silent; if there is no such path, the
+//! One scheduler picks a path per own stream of a flow, one per bonded chunk and one per datagram of a striped flow, both
+//! charged in bytes. All get the same samples. A path is eligible while it is connected, usable and not silent; if there is no such path, the
 //! connected path with the shortest round trip that is not silent is picked, whatever its state. Of the eligible paths,
 //! candidates take part in a pick only while no active path is healthy, and for bonded data, paths out of the bonded lane
 //! only while no other path takes part.
+
+use std::collections::BTreeSet;
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::PathId;
@@ -14,16 +16,20 @@ use evenkeel_policy::time::{Duration, Instant};
 
 use super::active_set::ActiveSet;
 use super::config::SessionConfig;
-use super::link_path::LinkPath;
+use super::datagrams::{DEADLINE_MAX, ReleaseRule, deadline};
+use super::link_path::{LinkPath, OneWayDelay, millis};
 use super::output::PathReplacement;
 use super::status::{ShareStatus, TrafficRole};
-use crate::flow::FlowLane;
+use crate::flow::{DatagramMode, FlowLane};
 use crate::frame::{CHUNK_BYTES_MAX, CHUNK_HEADER_BYTES_MAX};
 
 /// Bytes of bonded frames that may wait for a connection: two chunks.
 ///
 /// Queued chunks cannot change their path any more, so the queue is short.
 pub(super) const BONDED_QUEUE_MAX: u64 = 2 * (CHUNK_BYTES_MAX + CHUNK_HEADER_BYTES_MAX) as u64;
+
+/// Number of copies of a datagram or a redundant chunk, if there are as many paths.
+const COPIES_MIN: usize = 2;
 
 /// The paths of a session.
 #[derive(Debug)]
@@ -32,6 +38,7 @@ pub(super) struct PathTable {
     paths: Vec<LinkPath>,
     flow_scheduler: SwrrScheduler,
     bonded_scheduler: SwrrScheduler,
+    datagram_scheduler: SwrrScheduler,
     pub(super) active_set: ActiveSet,
     pub(super) bonded_lane: BondedLane,
     pub(super) bonded_exits: u64,
@@ -45,6 +52,7 @@ impl PathTable {
             paths: Vec::new(),
             flow_scheduler: SwrrScheduler::new(config.swrr.clone()),
             bonded_scheduler: SwrrScheduler::new(config.swrr.clone()),
+            datagram_scheduler: SwrrScheduler::new(config.swrr.clone()),
             active_set: ActiveSet::new(config),
             bonded_lane: BondedLane::new(config.bond),
             bonded_exits: 0,
@@ -56,6 +64,7 @@ impl PathTable {
     pub(super) fn add(&mut self, now: Instant, mut path: LinkPath) -> Result<(), SwrrError> {
         self.flow_scheduler.add_path(path.id)?;
         self.bonded_scheduler.add_path(path.id)?;
+        self.datagram_scheduler.add_path(path.id)?;
         self.bonded_lane.add_path(now, path.id);
         path.role = self.active_set.role_of_new(&mut self.paths, path.id);
         let index = self.paths.partition_point(|known| known.id < path.id);
@@ -66,7 +75,8 @@ impl PathTable {
     pub(super) fn remove(&mut self, path: PathId) {
         self.paths.retain(|known| known.id != path);
         self.bonded_lane.remove_path(path);
-        for scheduler in [&mut self.flow_scheduler, &mut self.bonded_scheduler] {
+        for scheduler in [&mut self.flow_scheduler, &mut self.bonded_scheduler, &mut self.datagram_scheduler]
+        {
             // Fails only for an unknown path.
             let _ = scheduler.remove_path(path);
         }
@@ -188,8 +198,7 @@ impl PathTable {
         let preference = self.preference(now, FlowLane::Bonded, except);
         let paths = &self.paths;
         let bonded_lane = &self.bonded_lane;
-        let may_take =
-            |path: &LinkPath| Some(path.id) != except && path.bonded_queued + len <= BONDED_QUEUE_MAX;
+        let may_take = |path: &LinkPath| Some(path.id) != except && path.takes_chunk(len);
         let eligible = |id| {
             let path = paths.iter().find(|path| path.id == id);
             path.is_some_and(|path| {
@@ -197,6 +206,94 @@ impl PathTable {
             })
         };
         self.bonded_scheduler.pick_sized(Cost(len), eligible).or_else(|| fallback(paths, now, may_take))
+    }
+
+    /// Picks the path of a datagram of a striped flow whose fragments have `len` bytes.
+    pub(super) fn pick_for_datagram(&mut self, now: Instant, len: u64) -> Option<PathId> {
+        let lane = FlowLane::Datagram(DatagramMode::Stripe);
+        let preference = self.preference(now, lane, None);
+        let rtt_max = self.stripe_rtt_max(now);
+        let paths = &self.paths;
+        let bonded_lane = &self.bonded_lane;
+        let may_take = |path: &LinkPath| path.takes_datagram(len);
+        let eligible = |id| {
+            let path = paths.iter().find(|path| path.id == id);
+            path.is_some_and(|path| {
+                path.is_eligible(now)
+                    && may_take(path)
+                    && preference.allows(path, bonded_lane)
+                    && path.rtt() <= rtt_max
+            })
+        };
+        self.datagram_scheduler.pick_sized(Cost(len), eligible).or_else(|| fallback(paths, now, may_take))
+    }
+
+    /// Returns the longest round trip of a path that may carry datagrams of a striped flow: datagrams of a slower one
+    /// would arrive after the others have been released.
+    fn stripe_rtt_max(&self, now: Instant) -> Option<Duration> {
+        let eligible = self.paths.iter().filter(|path| path.is_eligible(now));
+        Some(eligible.filter_map(LinkPath::rtt).min()? + DEADLINE_MAX)
+    }
+
+    /// Returns the two paths of a redundant flow: healthy ones first, then active ones, then by round trip.
+    pub(super) fn best_two(&self, now: Instant) -> Vec<PathId> {
+        let mut eligible: Vec<&LinkPath> = self.paths.iter().filter(|path| path.is_eligible(now)).collect();
+        let rank = |path: &&LinkPath| {
+            let is_unhealthy = path.stats.state() != PathState::Active;
+            (is_unhealthy, path.role == TrafficRole::Candidate, path.rtt())
+        };
+        eligible.sort_by_key(rank);
+        let best: Vec<PathId> = eligible.iter().take(COPIES_MIN).map(|path| path.id).collect();
+        if best.is_empty() { fallback(&self.paths, now, |_| true).into_iter().collect() } else { best }
+    }
+
+    /// Returns the paths for the copies of a datagram: all active ones that have room, and the fastest candidate if there
+    /// is only one active path.
+    pub(super) fn paths_for_copies(&self, now: Instant, len: u64) -> Vec<PathId> {
+        let mut eligible: Vec<&LinkPath> = self.paths.iter().filter(|path| path.is_eligible(now)).collect();
+        eligible.sort_by_key(|path| (path.role == TrafficRole::Candidate, path.rtt()));
+        let active = eligible.iter().filter(|path| path.role == TrafficRole::Active).count();
+        eligible.truncate(active.max(COPIES_MIN));
+        let has_room = |path: &&&LinkPath| path.takes_datagram(len);
+        let paths: Vec<PathId> = eligible.iter().filter(has_room).map(|path| path.id).collect();
+        if !eligible.is_empty() {
+            return paths;
+        }
+        fallback(&self.paths, now, |path| path.takes_datagram(len)).into_iter().collect()
+    }
+
+    /// Reports whether a flow that is pinned to a path stays there.
+    pub(super) fn keeps_pinned(&self, now: Instant, path: PathId) -> bool {
+        self.get(path).is_some_and(|path| {
+            path.is_eligible(now) && (is_healthy_active(path) || !self.has_healthy_active(now))
+        })
+    }
+
+    /// Returns the conditions under which missing datagrams of a striped flow are given up; `used` are the paths that have
+    /// delivered datagrams of it.
+    ///
+    /// The difference between the delays of the paths is measured by the datagrams themselves; a path that has delivered
+    /// none lately may be slower by the whole difference between the round trips.
+    pub(super) fn release_rule(&self, now: Instant, used: &BTreeSet<PathId>) -> ReleaseRule {
+        let rtt_max = self.stripe_rtt_max(now);
+        let is_used = |path: &&LinkPath| {
+            let is_expected = path.role == TrafficRole::Active || used.contains(&path.id);
+            is_expected && path.is_eligible(now) && path.rtt() <= rtt_max
+        };
+        let delivering: Vec<&LinkPath> = self.paths.iter().filter(is_used).collect();
+        let delays: Vec<OneWayDelay> = delivering.iter().filter_map(|path| path.one_way(now)).collect();
+        let deadline = if delays.len() == delivering.len() {
+            let means = || delays.iter().map(|delay| delay.mean);
+            let spread = means().fold(f64::MIN, f64::max) - means().fold(f64::MAX, f64::min);
+            let jitter = delays.iter().map(|delay| delay.deviation).fold(0.0, f64::max);
+            deadline(millis(spread), millis(jitter))
+        } else {
+            let rtts = || delivering.iter().filter_map(|path| path.rtt());
+            let spread = rtts().max().unwrap_or_default() - rtts().min().unwrap_or_default();
+            let jitter = delivering.iter().filter_map(|path| path.rtt_deviation()).max().unwrap_or_default();
+            deadline(spread, jitter)
+        };
+        ReleaseRule { paths: delivering.iter().map(|path| path.id).collect(), deadline }
     }
 
     /// Records the outcome of a probe or of an attempt to connect.
@@ -216,7 +313,8 @@ impl PathTable {
         let role = self.role(path);
         let best_rtt = self.best_rtt();
         let transition = self.get_mut(path)?.stats.on_interval(now, sample, best_rtt, role);
-        for scheduler in [&mut self.flow_scheduler, &mut self.bonded_scheduler] {
+        for scheduler in [&mut self.flow_scheduler, &mut self.bonded_scheduler, &mut self.datagram_scheduler]
+        {
             let rtt_ms = sample.rtt.map(|rtt| rtt.as_secs_f64() * 1_000.0);
             // They fail only for an unknown path or a measurement that is not finite.
             let by_rtt = rtt_ms.map(|rtt_ms| scheduler.update_path_rtt(path, now, rtt_ms));
@@ -257,7 +355,8 @@ impl PathTable {
     /// Passes a change of state on to the schedulers.
     fn apply(&mut self, now: Instant, path: PathId, change: Option<Transition>) -> Option<Transition> {
         let transition = change?;
-        for scheduler in [&mut self.flow_scheduler, &mut self.bonded_scheduler] {
+        for scheduler in [&mut self.flow_scheduler, &mut self.bonded_scheduler, &mut self.datagram_scheduler]
+        {
             // They fail only for an unknown path.
             let _ = match transition.to.health() {
                 Some(health) => {
@@ -278,16 +377,18 @@ impl PathTable {
 
     /// Continues the stepwise increases of weights.
     pub(super) fn refresh(&mut self, now: Instant) {
-        for scheduler in [&mut self.flow_scheduler, &mut self.bonded_scheduler] {
+        for scheduler in [&mut self.flow_scheduler, &mut self.bonded_scheduler, &mut self.datagram_scheduler]
+        {
             let outcome = scheduler.refresh(now);
             self.reweights_applied += u64::from(outcome == Reweight::Applied);
         }
     }
 
-    /// Restarts the sequences of both schedulers at position `phase`.
+    /// Restarts the sequences of all schedulers at position `phase`.
     pub(super) fn reset_weights(&mut self, phase: u64) {
         self.flow_scheduler.reset_weights_at(phase);
         self.bonded_scheduler.reset_weights_at(phase);
+        self.datagram_scheduler.reset_weights_at(phase);
     }
 
     pub(super) fn weight(&self, path: PathId) -> Option<u32> {
@@ -307,9 +408,11 @@ impl PathTable {
         self.windows().max_by(|one, other| one.mean_deviation().total_cmp(&other.mean_deviation()))
     }
 
-    /// Returns the last complete windows of both schedulers.
+    /// Returns the last complete windows of all schedulers.
     pub(super) fn windows(&self) -> impl Iterator<Item = &ShareWindow> {
-        [&self.flow_scheduler, &self.bonded_scheduler].into_iter().filter_map(|swrr| swrr.last_window())
+        [&self.flow_scheduler, &self.bonded_scheduler, &self.datagram_scheduler]
+            .into_iter()
+            .filter_map(|swrr| swrr.last_window())
     }
 }
 

@@ -10,8 +10,8 @@ use super::flow_table::LinkFlow;
 use super::link_path::LinkPath;
 use super::send_half::SentChunk;
 use super::status::TrafficRole;
-use super::{LinkSession, Observation, SessionEvent, StreamKey, Transmit};
-use crate::flow::FlowId;
+use super::{LinkSession, Observation, OpenFlowError, SessionEvent, StreamKey, Transmit};
+use crate::flow::{FlowEnd, FlowId, FlowLane, LaneSupport, ResetCode, ResetReason};
 use crate::path_signals::PathSignals;
 
 /// Shortest time after which an acknowledgement is overdue.
@@ -42,6 +42,18 @@ impl LinkSession {
         self.drop_connection(now, path);
         self.paths.remove(path);
         self.wake_all();
+    }
+
+    /// Records which lanes the peer has; flows of others are reset.
+    pub fn handle_peer_lanes(&mut self, now: Instant, lanes: LaneSupport) {
+        self.peer_lanes = lanes;
+        let is_unsupported = |flow: &LinkFlow| !lanes.has(flow.lane);
+        let unsupported = self.flows.iter().filter(|(_, flow)| is_unsupported(flow));
+        let unsupported: Vec<(FlowId, FlowLane)> = unsupported.map(|(id, flow)| (id, flow.lane)).collect();
+        for (id, lane) in unsupported {
+            let reason = OpenFlowError::LaneUnsupported { lane }.to_string();
+            self.end_flow(now, id, FlowEnd::Reset(ResetReason::new(ResetCode::REFUSED, reason)));
+        }
     }
 
     /// Records that a path has a new authenticated connection, which replaces an earlier one.
@@ -97,12 +109,12 @@ impl LinkSession {
         let Some(known) = self.paths.get_mut(path).filter(|path| path.is_connected) else { return };
         known.set_connected(now, false);
         self.transmits.retain(|transmit| transmit.path() != path);
-        self.datagrams.retain(|datagram| datagram.path != path);
+        self.packets.retain(|datagram| datagram.path != path);
         for id in self.flows_at_home(path) {
             self.release_home(id);
         }
         for id in self.flows.ids() {
-            self.flows.update(id, |flow| flow.send.resend(|chunk| chunk.path == path));
+            self.flows.update(id, |flow| flow.send.leave_path(path));
         }
         self.wake_all();
     }
@@ -170,7 +182,11 @@ impl LinkSession {
             };
             for id in self.flows.ids() {
                 let Some(flow) = self.flows.get(id) else { continue };
-                if !flow.has_own_stream() {
+                if !flow.has_own_stream() && flow.lane == FlowLane::Redundant {
+                    if is_silent && self.flows.update(id, |flow| flow.send.leave_path(path)) == Some(true) {
+                        self.wake(id);
+                    }
+                } else if !flow.has_own_stream() {
                     if self.flows.update(id, |flow| flow.send.resend(is_late)) == Some(true) {
                         self.is_bonded_blocked = false;
                         self.wake(id);

@@ -32,13 +32,19 @@ impl LinkSession {
     /// Handles a datagram that arrived on a path.
     ///
     /// If it fails, the session has ended.
-    pub fn handle_datagram(&mut self, now: Instant, datagram: &[u8]) -> Result<(), ProtocolError> {
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        datagram: &[u8],
+    ) -> Result<(), ProtocolError> {
         if self.has_ended {
             return Ok(());
         }
         self.alive_at = self.alive_at.max(now);
         let result = match DatagramFrame::decode(datagram) {
             Ok(DatagramFrame::Probe { .. }) => Ok(()),
+            Ok(DatagramFrame::Message(message)) => self.receive_message(now, path, message),
             Ok(DatagramFrame::Acks(entries)) => {
                 let result = entries.into_iter().try_for_each(|entry| self.receive_ack_entry(now, entry));
                 self.notify_writers(now);
@@ -88,7 +94,7 @@ impl LinkSession {
         self.flows.insert(id, LinkFlow::new(now, lane, Introduction::Confirmed));
         self.acks.mark(id, Urgency::Soon);
         self.events.push_back(SessionEvent::Accepted { flow: id, lane, target });
-        Ok(())
+        self.receive_early(now, id)
     }
 
     fn receive_chunk(&mut self, now: Instant, path: PathId, chunk: Chunk) -> Result<(), ProtocolError> {
@@ -220,7 +226,7 @@ impl LinkSession {
         Ok(())
     }
 
-    /// Finishes the stream on which a bonded flow was opened; from now on its chunks take all paths.
+    /// Finishes the stream on which a bonded or redundant flow was opened; from now on its chunks take several paths.
     fn leave_own_stream(&mut self, id: FlowId) {
         self.ready_streams.remove(id);
         let Some(flow) = self.flows.get(id) else { return };
@@ -228,6 +234,9 @@ impl LinkSession {
             && !flow.send.is_end_sent()
         {
             self.transmits.push_back(Transmit::Finish { path, stream: StreamKey::Flow(id) });
+        }
+        if flow.lane == FlowLane::Redundant {
+            self.flows.update(id, |flow| flow.send.request_copies());
         }
         self.release_home(id);
     }

@@ -43,6 +43,8 @@ pub(super) struct SendHalf {
     ahead: BTreeSet<u64>,
     /// Offsets of the chunks of `sent` that must be sent again.
     lost: BTreeSet<u64>,
+    /// Offsets of the chunks of `sent` that must take a second path too.
+    uncopied: BTreeSet<u64>,
     rate: RateWindow,
 }
 
@@ -64,6 +66,8 @@ pub(super) struct SentChunk {
     fin: bool,
     pub(super) path: PathId,
     pub(super) sent_at: Instant,
+    /// Second path of a redundant flow.
+    copy: Option<PathId>,
 }
 
 impl SentChunk {
@@ -96,6 +100,7 @@ impl SendHalf {
             sent_bytes: 0,
             ahead: BTreeSet::new(),
             lost: BTreeSet::new(),
+            uncopied: BTreeSet::new(),
             rate: RateWindow::new(RATE_WINDOW).unwrap_or_default(),
         }
     }
@@ -217,8 +222,56 @@ impl SendHalf {
         if fin {
             self.end = End::Sent;
         }
-        self.sent.insert(chunk.offset, SentChunk { data, fin, path, sent_at: now });
+        self.sent.insert(chunk.offset, SentChunk { data, fin, path, sent_at: now, copy: None });
         Some(chunk)
+    }
+
+    /// Lets the chunk at `offset` take a second path too.
+    pub(super) fn request_copy(&mut self, offset: u64) {
+        self.uncopied.insert(offset);
+    }
+
+    /// Lets all chunks on their way take a second path too.
+    pub(super) fn request_copies(&mut self) {
+        self.uncopied.extend(self.sent.keys());
+    }
+
+    /// Returns offset and length of the first chunk that another path carries and `path` should carry too.
+    pub(super) fn next_copy(&self, path: PathId) -> Option<(u64, usize)> {
+        let is_elsewhere = |offset: &&u64| {
+            self.sent.get(*offset).is_some_and(|chunk| chunk.path != path) && !self.lost.contains(*offset)
+        };
+        let offset = self.uncopied.iter().find(is_elsewhere)?;
+        Some((*offset, self.sent.get(offset)?.data.len()))
+    }
+
+    /// Returns the chunk at `offset`, which is about to be sent on `path` too.
+    pub(super) fn take_copy(&mut self, flow: FlowId, offset: u64, path: PathId) -> Option<Chunk> {
+        let sent = self.sent.get_mut(&offset)?;
+        sent.copy = Some(path);
+        self.uncopied.remove(&offset);
+        Some(Chunk { flow, offset, fin: sent.fin, data: sent.data.clone() })
+    }
+
+    /// Records that a path delivers nothing any more: chunks that another path carries get a new second one, the others
+    /// must be sent again. Reports whether there are any.
+    pub(super) fn leave_path(&mut self, path: PathId) -> bool {
+        let mut has_changed = false;
+        for (offset, chunk) in &mut self.sent {
+            if chunk.copy == Some(path) {
+                chunk.copy = None;
+                has_changed |= self.uncopied.insert(*offset);
+            } else if chunk.path == path {
+                has_changed |= match chunk.copy.take() {
+                    Some(copy) => {
+                        chunk.path = copy;
+                        self.uncopied.insert(*offset)
+                    }
+                    None => self.lost.insert(*offset),
+                };
+            }
+        }
+        has_changed
     }
 
     /// Marks the chunks on their way that fulfil a condition to be sent again; reports whether there are any.
@@ -285,18 +338,23 @@ impl SendHalf {
         let chunk = self.sent.remove(&offset)?;
         self.sent_bytes -= chunk.data.len() as u64;
         self.lost.remove(&offset);
+        self.uncopied.remove(&offset);
         Some(chunk)
     }
 
     /// Drops the part of a chunk before `start`, which lies inside the chunk.
     fn trim(&mut self, offset: u64, start: u64) {
         let was_lost = self.lost.contains(&offset);
+        let was_uncopied = self.uncopied.contains(&offset);
         let Some(mut chunk) = self.remove(offset) else { return };
         chunk.data = chunk.data.slice((start - offset) as usize..);
         self.sent_bytes += chunk.data.len() as u64;
         self.sent.insert(start, chunk);
         if was_lost {
             self.lost.insert(start);
+        }
+        if was_uncopied {
+            self.uncopied.insert(start);
         }
     }
 }
@@ -308,6 +366,7 @@ mod tests {
 
     const FLOW: FlowId = FlowId(2);
     const A: PathId = PathId(0);
+    const B: PathId = PathId(1);
     const NOW: Instant = Instant::from_secs(1);
 
     #[test]
@@ -366,6 +425,29 @@ mod tests {
         assert_eq!(again, [(6_000, 4_000), (15_000, 5_000), (20_000, 5_000)]);
         acknowledge(&mut send, 25_000, &[]);
         assert_eq!((send.retained(), send.chunks()), (0, 0));
+    }
+
+    #[test]
+    fn a_chunk_takes_a_second_path_unless_it_is_acknowledged_and_another_if_one_of_them_fails() {
+        let mut send = SendHalf::new();
+        for offset in [0, 4, 8] {
+            send.push(Bytes::from_static(b"data"));
+            take(&mut send);
+            send.request_copy(offset);
+        }
+        assert_eq!(send.next_copy(A), None, "it has them all");
+        acknowledge(&mut send, 6, &[]);
+        assert_eq!(send.next_copy(B), Some((6, 2)), "without what was acknowledged");
+        assert_eq!(send.take_copy(FLOW, 6, B).unwrap().data, "ta");
+        assert_eq!(send.next_copy(B), Some((8, 4)));
+        // The first chunk is on B, too; the second was only on A.
+        assert!(send.leave_path(A));
+        assert_eq!((take(&mut send), take(&mut send)), (Some((8, 4, false)), None));
+        let on_a = send.next_copy(A);
+        assert_eq!(on_a, Some((6, 2)), "it has only B");
+        assert!(!send.leave_path(PathId(7)));
+        acknowledge(&mut send, 12, &[]);
+        assert_eq!((send.next_copy(A), send.next_copy(B), send.retained()), (None, None, 0));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use evenkeel_policy::swrr::ShareWindow;
 use evenkeel_policy::time::{Duration, Instant};
 
 use super::LinkSession;
+use super::datagrams::{DatagramCounters, DatagramFlowStatus, DatagramHalves};
 use super::flow_table::LinkFlow;
 use super::link_path::LinkPath;
 use crate::flow::{FlowId, FlowLane};
@@ -103,6 +104,10 @@ pub struct PathCounters {
     pub reinjected_bytes: u64,
     /// Bytes of flows received, duplicates included.
     pub received_bytes: u64,
+    /// Datagrams of flows sent, copies and fragments included.
+    pub datagrams_sent: u64,
+    /// Datagrams of flows received, copies and fragments included.
+    pub datagrams_received: u64,
     /// Number of times the path became usable.
     pub activated: u64,
     /// Number of times the path ceased to be usable.
@@ -114,7 +119,7 @@ pub struct PathCounters {
 pub struct FlowStatus {
     pub flow: FlowId,
     pub lane: FlowLane,
-    /// Path of the flow's own stream, if it has one.
+    /// Path of the flow's own stream, if it has one; a pinned flow may have moved to another.
     pub path: Option<PathId>,
     /// Bytes that the application wrote.
     pub written: u64,
@@ -130,6 +135,8 @@ pub struct FlowStatus {
     pub reorder_bytes: u64,
     /// Fraction of the receive window that waits for earlier data.
     pub reorder_utilisation: f64,
+    /// Counters of a flow of datagrams.
+    pub datagrams: Option<DatagramFlowStatus>,
 }
 
 /// Sums over a session.
@@ -142,6 +149,10 @@ pub struct SessionTotals {
     /// Bytes retained until they are acknowledged, those not yet sent included.
     pub send_retained: u64,
     pub duplicate_bytes: u64,
+    /// Datagrams of all flows, those that have ended included.
+    pub datagrams: DatagramCounters,
+    /// Bytes of received datagrams that are stored.
+    pub datagram_bytes: u64,
     /// Changes of a weight that took effect.
     pub reweights_applied: u64,
     /// Changes of a weight that were too small or too soon.
@@ -202,6 +213,8 @@ impl LinkSession {
             receive_windows: usage.windows,
             send_retained: usage.retained,
             duplicate_bytes: self.duplicate_bytes,
+            datagrams: self.datagram_totals(),
+            datagram_bytes: usage.datagram_bytes as u64,
             reweights_applied: self.paths.reweights_applied,
             reweights_suppressed: self.paths.reweights_suppressed,
             replacements: self.paths.active_set.replacements,
@@ -213,7 +226,9 @@ impl LinkSession {
 }
 
 fn flow_status(id: FlowId, flow: &LinkFlow) -> FlowStatus {
+    let datagrams = flow.datagrams.as_ref().map(DatagramHalves::status);
     let reorder_bytes = flow.receive.reorder_bytes();
+    let utilisation = reorder_bytes as f64 / flow.receive.window().max(1) as f64;
     FlowStatus {
         flow: id,
         lane: flow.lane,
@@ -223,7 +238,8 @@ fn flow_status(id: FlowId, flow: &LinkFlow) -> FlowStatus {
         credit: flow.send.credit(),
         received: flow.receive.received(),
         read: flow.receive.bytes_read(),
-        reorder_bytes,
-        reorder_utilisation: reorder_bytes as f64 / flow.receive.window().max(1) as f64,
+        reorder_bytes: datagrams.map_or(reorder_bytes, |datagrams| datagrams.reorder_bytes),
+        reorder_utilisation: datagrams.map_or(utilisation, |datagrams| datagrams.reorder_utilisation),
+        datagrams,
     }
 }

@@ -1,9 +1,11 @@
 //! Two sessions joined by paths without delay, which a test can cut.
 
 mod candidates;
+mod datagrams;
 mod hop_changes;
 mod limits;
 mod loss;
+mod redundant;
 
 use super::*;
 use crate::flow::FlowLane;
@@ -24,6 +26,8 @@ enum Cut {
     Datagrams,
     /// Frames are on their way for very long, although packets are acknowledged.
     Frames,
+    /// Datagrams of flows wait until [`Pair::deliver_held`].
+    Held,
     /// Everything is lost.
     All,
 }
@@ -40,6 +44,9 @@ struct Pair {
     sent: Vec<(PathId, StreamKey)>,
     /// Paths of the batches of acknowledgements that were sent.
     acks: Vec<PathId>,
+    /// Datagrams of flows that were sent, by path.
+    datagrams: Vec<PathId>,
+    held: Vec<(usize, PathId, Bytes)>,
     events: [Vec<SessionEvent>; 2],
     round_trips: u64,
 }
@@ -61,6 +68,8 @@ impl Pair {
             rtt_sums: [Duration::ZERO; 2],
             sent: Vec::new(),
             acks: Vec::new(),
+            datagrams: Vec::new(),
+            held: Vec::new(),
             events: [Vec::new(), Vec::new()],
             round_trips: 0,
         };
@@ -124,8 +133,8 @@ impl Pair {
                     if matches!(DatagramFrame::decode(&datagram.data), Ok(DatagramFrame::Acks(_))) {
                         self.acks.push(datagram.path);
                     }
-                    if matches!(self.cuts[datagram.path.index()], Cut::None | Cut::Frames) {
-                        let _ = self.ends[1 - from].handle_datagram(self.now, &datagram.data);
+                    if matches!(self.cuts[datagram.path.index()], Cut::None | Cut::Frames | Cut::Held) {
+                        let _ = self.ends[1 - from].handle_datagram(self.now, datagram.path, &datagram.data);
                     }
                 }
                 while let Some(event) = self.ends[from].poll_event() {
@@ -139,6 +148,9 @@ impl Pair {
     }
 
     fn deliver(&mut self, from: usize, transmit: Transmit) {
+        if let Transmit::Datagram { path, data } = transmit {
+            return self.deliver_datagram(from, path, data);
+        }
         let Transmit::Frame { path, stream, header, data } = transmit else { return };
         self.sent.push((path, stream));
         if self.cuts[path.index()] == Cut::All {
@@ -154,6 +166,30 @@ impl Pair {
                 let _ = self.ends[1 - from].handle_frame(self.now, path, frame);
             }
         }
+    }
+
+    fn deliver_datagram(&mut self, from: usize, path: PathId, data: Bytes) {
+        self.datagrams.push(path);
+        let cut = self.cuts[path.index()];
+        if cut == Cut::All {
+            return;
+        }
+        self.ends[from].handle_datagram_sent(path, data.len() as u64);
+        match cut {
+            Cut::None | Cut::Frames => {
+                let _ = self.ends[1 - from].handle_datagram(self.now, path, &data);
+            }
+            Cut::Held => self.held.push((from, path, data)),
+            Cut::Datagrams | Cut::All => {}
+        }
+    }
+
+    /// Delivers the datagrams that were held.
+    fn deliver_held(&mut self) {
+        for (from, path, data) in std::mem::take(&mut self.held) {
+            let _ = self.ends[1 - from].handle_datagram(self.now, path, &data);
+        }
+        self.exchange();
     }
 
     fn open(&mut self, lane: FlowLane) -> FlowId {
@@ -209,7 +245,7 @@ impl Pair {
 
 #[test]
 fn data_and_both_ends_arrive_in_both_directions() {
-    for lane in [FlowLane::Stream, FlowLane::Bonded] {
+    for lane in [FlowLane::Stream, FlowLane::Bonded, FlowLane::Redundant] {
         let mut pair = Pair::new();
         let flow = pair.open(lane);
         let accepted = SessionEvent::Accepted { flow, lane, target: "target".to_owned() };

@@ -24,7 +24,8 @@ impl LinkSession {
             probing.into_iter().chain([path.stats.retry_at()]).flatten()
         });
         let hedge = self.has_unhealthy_path().then_some(self.hedge_at);
-        acks.into_iter().chain(of_paths).chain(hedge).chain([self.tick_at]).min()
+        let datagrams = self.datagrams_due_at();
+        acks.into_iter().chain(of_paths).chain(hedge).chain(datagrams).chain([self.tick_at]).min()
     }
 
     fn has_unhealthy_path(&self) -> bool {
@@ -42,12 +43,14 @@ impl LinkSession {
         for path in self.paths.ids() {
             self.handle_path_timeout(now, path);
         }
+        self.release_due_datagrams(now);
         if self.hedge_at <= now {
             self.hedge_at = now + HEDGE_INTERVAL;
             self.recover(now);
         }
         if self.tick_at <= now {
             self.tick_at = now + TICK;
+            self.unblock_datagrams();
             self.paths.refresh(now);
             self.review_active_set(now);
             self.review_bonded_lane(now);
@@ -80,7 +83,7 @@ impl LinkSession {
         {
             known.record_probe(now);
             self.next_probe += 1;
-            self.datagrams.push_back(Datagram { path, data: encode_probe(self.next_probe) });
+            self.packets.push_back(Datagram { path, data: encode_probe(self.next_probe) });
         }
     }
 

@@ -9,7 +9,7 @@ use super::link_path::LinkPath;
 use super::send_half::Transmission;
 use super::status::TrafficRole;
 use super::{Datagram, LinkSession, StreamKey, Transmit};
-use crate::flow::{FlowEnd, FlowId};
+use crate::flow::{FlowEnd, FlowId, FlowLane};
 use crate::frame::{
     ACK_RANGES_MAX, AckEntry, AckState, AcksWriter, CHUNK_HEADER_BYTES_MAX, Chunk, encode_chunk_header,
     encode_open,
@@ -25,7 +25,7 @@ const SESSION_CHUNKS_MAX: usize = 32_768;
 const BATCH_RANGES_MAX: usize = 16 * ACK_RANGES_MAX;
 
 impl LinkSession {
-    /// Returns the next work for a stream.
+    /// Returns the next work for a connection.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         if self.has_ended {
             return None;
@@ -39,10 +39,19 @@ impl LinkSession {
             }
             self.ready_streams.remove(id);
         }
+        while let Some(id) = self.datagrams.ready.next() {
+            if let Some(transmit) = self.transmit_datagram(now, id) {
+                return Some(transmit);
+            }
+            self.datagrams.ready.remove(id);
+        }
         while !self.is_bonded_blocked
             && let Some(id) = self.ready_bonded.next()
         {
-            if let Some(transmit) = self.transmit_bonded(now, id) {
+            let is_redundant = self.flows.get(id).is_some_and(|flow| flow.lane == FlowLane::Redundant);
+            let transmit =
+                if is_redundant { self.transmit_redundant(now, id) } else { self.transmit_bonded(now, id) };
+            if let Some(transmit) = transmit {
                 return Some(transmit);
             }
             if !self.is_bonded_blocked {
@@ -103,6 +112,37 @@ impl LinkSession {
         let chunk = self.take_chunk(now, id, path)?;
         let header = encode_chunk_header(&chunk);
         Some(self.transmit(path, StreamKey::Bonded, header, chunk.data))
+    }
+
+    /// Returns the next frame of a redundant flow, for one of the two best paths.
+    ///
+    /// Each path carries what only the other one carries, then new data. So neither waits for the other, and if one fails,
+    /// the other has or gets everything without a timeout.
+    fn transmit_redundant(&mut self, now: Instant, id: FlowId) -> Option<Transmit> {
+        self.flows.get(id).filter(|flow| !flow.has_own_stream())?;
+        let new_len = self.sendable_len(id);
+        for path in self.paths.best_two(now) {
+            let copy = self.flows.get(id)?.send.next_copy(path);
+            let Some(len) = copy.map(|(_, len)| len).or(new_len) else { continue };
+            if !self.paths.get(path)?.takes_chunk((len + CHUNK_HEADER_BYTES_MAX) as u64) {
+                self.blocked_redundant.insert(id);
+                continue;
+            }
+            let chunk = match copy {
+                Some((offset, _)) => {
+                    self.paths.get_mut(path)?.counters.sent_bytes += len as u64;
+                    self.flows.update(id, |flow| flow.send.take_copy(id, offset, path))??
+                }
+                None => {
+                    let chunk = self.take_chunk(now, id, path)?;
+                    self.flows.update(id, |flow| flow.send.request_copy(chunk.offset));
+                    chunk
+                }
+            };
+            let header = encode_chunk_header(&chunk);
+            return Some(self.transmit(path, StreamKey::Bonded, header, chunk.data));
+        }
+        None
     }
 
     /// Returns the number of data bytes in the next chunk of a flow; `None` if it has none to send.
@@ -168,6 +208,9 @@ impl LinkSession {
             StreamKey::Bonded => {
                 known.bonded_queued = known.bonded_queued.saturating_sub(bytes);
                 self.is_bonded_blocked = false;
+                for id in std::mem::take(&mut self.blocked_redundant) {
+                    self.wake(id);
+                }
             }
             StreamKey::Flow(id) => {
                 let is_home = |flow: &LinkFlow| flow.home == Some(path);
@@ -178,6 +221,14 @@ impl LinkSession {
                 self.flows.update(id, |flow| flow.home_queued = flow.home_queued.saturating_sub(bytes));
                 self.wake(id);
             }
+        }
+    }
+
+    /// Records that the connection took a datagram of this length, or dropped it.
+    pub fn handle_datagram_sent(&mut self, path: PathId, bytes: u64) {
+        if let Some(path) = self.paths.get_mut(path) {
+            path.datagram_queued = path.datagram_queued.saturating_sub(bytes);
+            self.unblock_datagrams();
         }
     }
 
@@ -195,12 +246,12 @@ impl LinkSession {
         }
     }
 
-    /// Returns the next datagram to send.
+    /// Returns the next acknowledgements or probe to send, as a datagram.
     pub fn poll_datagram(&mut self, now: Instant) -> Option<Datagram> {
         if self.has_ended {
             return None;
         }
-        if let Some(datagram) = self.datagrams.pop_front() {
+        if let Some(datagram) = self.packets.pop_front() {
             return Some(datagram);
         }
         self.paths.connected().next()?;
@@ -223,9 +274,9 @@ impl LinkSession {
         for path in self.paths.ids() {
             let Some(path) = self.paths.get_mut(path).filter(takes_acks) else { continue };
             let for_path = datagrams.iter().map(|data| Datagram { path: path.id, data: data.clone() });
-            self.datagrams.extend(for_path);
+            self.packets.extend(for_path);
         }
-        self.datagrams.pop_front()
+        self.packets.pop_front()
     }
 
     /// Returns the state of a flow that the peer must know; `None` if it learns of it otherwise.

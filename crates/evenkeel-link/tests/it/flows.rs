@@ -5,18 +5,20 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use evenkeel_link::flow::{FlowLane, ResetCode};
+use evenkeel_link::flow::{DatagramMode, FlowLane, ResetCode};
+use evenkeel_link::forward::{Forward, udp};
 use evenkeel_link::identity::{ExistingKey, Identity};
 use evenkeel_link::session::{OpenFlowError, SessionConfig};
 use evenkeel_link::{
-    AcceptedLink, ConnectorSettings, IncomingFlow, LinkConnector, LinkListener, LinkStartError,
+    AcceptedLink, ConnectorSettings, DatagramFlow, IncomingFlow, LinkConnector, LinkListener, LinkStartError,
 };
 use evenkeel_telemetry::{PathMetrics, Registry};
+use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
 /// Turns a test that would hang into one that fails.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-const LANES: [FlowLane; 2] = [FlowLane::Stream, FlowLane::Bonded];
+const LANES: [FlowLane; 3] = [FlowLane::Stream, FlowLane::Bonded, FlowLane::Redundant];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_finished_flow_delivers_its_data_after_its_handles_are_dropped() {
@@ -43,7 +45,7 @@ async fn a_finished_flow_delivers_its_data_after_its_handles_are_dropped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flow_carries_data_both_ways_in_both_lanes() {
+async fn a_flow_carries_data_both_ways_in_every_lane() {
     let mut pair = Pair::start(SessionConfig::default()).await;
     for lane in LANES {
         let (mut send, mut recv) = pair.connector.link().open(lane, "echo").unwrap();
@@ -54,6 +56,52 @@ async fn a_flow_carries_data_both_ways_in_both_lanes() {
         flow.send.write(heard).await.unwrap();
         assert_eq!(recv.read(100).await.unwrap().unwrap(), "hello");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn datagrams_pass_both_ways_over_real_connections_in_every_mode() {
+    let mut pair = Pair::start(SessionConfig::default()).await;
+    for mode in [DatagramMode::Pin, DatagramMode::Stripe, DatagramMode::Duplicate] {
+        let (send, recv) = pair.connector.link().open(FlowLane::Datagram(mode), "echo").unwrap();
+        let near = DatagramFlow::new(send, recv);
+        near.send(pattern(3_000)).unwrap();
+        let IncomingFlow { send, recv, lane, .. } = pair.next_flow().await;
+        assert_eq!(lane, FlowLane::Datagram(mode));
+        let far = DatagramFlow::new(send, recv);
+        let heard = timeout(WAIT_MAX, far.receive()).await.unwrap().unwrap();
+        assert!(heard == pattern(3_000), "{mode}: {} bytes", heard.len());
+        far.send(Bytes::new()).unwrap();
+        assert_eq!(timeout(WAIT_MAX, near.receive()).await.unwrap().unwrap(), "");
+        far.reset(ResetCode::REFUSED, "no such target");
+        let error = timeout(WAIT_MAX, near.receive()).await.unwrap().unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::ConnectionRefused, "no such target")
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_client_of_a_full_udp_forward_replaces_the_one_that_was_idle_longest() {
+    let mut pair = Pair::start(SessionConfig::default()).await;
+    let mut forward: Forward = "udp:127.0.0.1:0=echo:7".parse().unwrap();
+    forward.connections_max = 2;
+    let socket = UdpSocket::bind(forward.listen).await.unwrap();
+    let address = socket.local_addr().unwrap();
+    let running = tokio::spawn(udp::run(socket, forward, DatagramMode::Pin, pair.connector.link()));
+    let mut flows = Vec::new();
+    for _ in 0..3 {
+        let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        client.send_to(b"hello", address).await.unwrap();
+        let IncomingFlow { send, recv, .. } = pair.next_flow().await;
+        let flow = DatagramFlow::new(send, recv);
+        assert_eq!(timeout(WAIT_MAX, flow.receive()).await.unwrap().unwrap(), "hello");
+        flows.push(flow);
+    }
+    let error = timeout(WAIT_MAX, flows[0].receive()).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    assert_eq!(pair.connector.link().status().flows.len(), 2);
+    running.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,11 +1,12 @@
 //! Everything that is encoded is decoded again, wherever the bytes are cut.
 
 use bytes::{Bytes, BytesMut};
-use evenkeel_link::flow::{FlowId, FlowLane, ResetCode, ResetReason};
+use evenkeel_link::flow::{DatagramMode, FlowId, FlowLane, ResetCode, ResetReason};
 use evenkeel_link::frame::{
     ACK_RANGES_MAX, AckEntry, AckState, AcksWriter, CHUNK_BYTES_MAX, Chunk, ControlDecoder, ControlMessage,
-    DATAGRAM_BYTES_MAX, DatagramFrame, FlowAck, Frame, FrameDecoder, FrameError, NUMBER_MAX, OffsetRange,
-    encode_chunk_header, encode_open, encode_probe,
+    DATAGRAM_BYTES_MAX, DatagramFrame, FRAGMENTS_MAX, FlowAck, Fragment, Frame, FrameDecoder, FrameError,
+    MESSAGE_HEADER_BYTES_MAX, Message, NUMBER_MAX, OffsetRange, SendTime, encode_chunk_header,
+    encode_message, encode_open, encode_probe,
 };
 use proptest::prelude::*;
 
@@ -14,7 +15,13 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn lane() -> impl Strategy<Value = FlowLane> {
-    prop_oneof![Just(FlowLane::Stream), Just(FlowLane::Bonded)]
+    let modes = [DatagramMode::Stripe, DatagramMode::Pin, DatagramMode::Duplicate];
+    prop_oneof![
+        Just(FlowLane::Stream),
+        Just(FlowLane::Bonded),
+        Just(FlowLane::Redundant),
+        proptest::sample::select(modes.to_vec()).prop_map(FlowLane::Datagram)
+    ]
 }
 
 fn frame() -> impl Strategy<Value = Frame> {
@@ -84,6 +91,12 @@ fn ack_state() -> impl Strategy<Value = AckState> {
     prop_oneof![open, Just(AckState::Finished), Just(AckState::Closed), Just(AckState::Request)]
 }
 
+fn fragment() -> impl Strategy<Value = Fragment> {
+    let divided = (2..=FRAGMENTS_MAX)
+        .prop_flat_map(|count| (0..count).prop_map(move |index| Fragment { index, count }));
+    prop_oneof![Just(Fragment::WHOLE), divided]
+}
+
 proptest! {
     #[test]
     fn frames_are_decoded_wherever_the_stream_is_cut(
@@ -108,6 +121,17 @@ proptest! {
             decoded.extend(entries);
         }
         prop_assert_eq!(decoded, entries);
+    }
+
+    #[test]
+    fn datagrams_of_flows_are_decoded(
+        flow in number(), sequence in 0..NUMBER_MAX, at in number(), fragment in fragment(), len in 0..3_000_usize,
+    ) {
+        let data = Bytes::from(vec![7; len]);
+        let message = Message { flow: FlowId(flow), sequence, sent_at: SendTime(at), fragment, data };
+        let encoded = encode_message(&message);
+        prop_assert!(encoded.len() <= len + MESSAGE_HEADER_BYTES_MAX);
+        prop_assert_eq!(DatagramFrame::decode(&encoded), Ok(DatagramFrame::Message(message)));
     }
 
     #[test]
@@ -168,5 +192,11 @@ fn malformed_datagrams_are_rejected() {
     assert_eq!(rejects(&[16, 2, 0, 1, 1, 62]), FrameError::TooManyRanges { count: 62 });
     assert_eq!(rejects(&[16, 2, 0, 1, 1, 1, 0, 1]), FrameError::BadRange, "touches the cumulative offset");
     assert_eq!(rejects(&[16, 2, 0, 1, 1, 1, 1, 0]), FrameError::BadRange, "empty");
-    assert_eq!(rejects(&[0; 1_201]), FrameError::DatagramTooLong { len: 1_201 });
+    assert_eq!(rejects(&[18, 2]), FrameError::Truncated);
+    for (index, count) in [(0, 0), (0, 1), (2, 2), (0, 65)] {
+        assert_eq!(rejects(&[19, 2, 0, 5, index, count, 7]), FrameError::BadFragment { index, count });
+    }
+    let len = 65_536;
+    assert_eq!(rejects(&vec![18; len]), FrameError::DatagramTooLong { len, len_max: len - 1 });
+    assert_eq!(rejects(&[0; 1_201]), FrameError::DatagramTooLong { len: 1_201, len_max: DATAGRAM_BYTES_MAX });
 }

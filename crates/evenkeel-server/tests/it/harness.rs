@@ -153,7 +153,7 @@ fn routes(readiness: Readiness, release: Arc<Notify>, arrived: mpsc::Sender<Disc
 }
 
 async fn echo(mut request: ServerRequest) -> Result<Response, ApiError> {
-    Ok(Response::new(body::full(request.read_body().await?)))
+    Ok(Response::new(body::full(request.read_body().await?.bytes)))
 }
 
 async fn whoami(request: ServerRequest) -> Result<Response, ApiError> {

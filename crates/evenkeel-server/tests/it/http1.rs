@@ -9,7 +9,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::harness::{Setup, TestServer, read_all, read_until, tenant};
+use crate::harness::{Setup, TestServer, read_until, tenant};
 
 fn error(response: &str) -> Value {
     let (_, body) = response.split_once("\r\n\r\n").expect("a response has a head");
@@ -207,28 +207,4 @@ async fn keep_alive_and_pipelined_requests_are_answered_in_order() {
     stream.write_all(format!("{}{}{}", post("three"), post("four"), post("five")).as_bytes()).await.unwrap();
     let responses = read_until(&mut stream, "five").await;
     assert!(responses.find("three") < responses.find("four"), "{responses}");
-}
-
-#[tokio::test]
-async fn a_connection_over_the_limit_waits_until_another_closes() {
-    let limits = ListenerLimits { connections_max: 1, ..ListenerLimits::default() };
-    let server = TestServer::with(Setup { limits, ..Setup::default() }).await;
-    let mut first = server.connect().await;
-    let post = |text: &str| {
-        format!("POST /echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{text}", text.len())
-    };
-    first.write_all(post("one").as_bytes()).await.unwrap();
-    read_until(&mut first, "one").await;
-    let mut second = server.connect().await;
-    second.write_all(post("other").as_bytes()).await.unwrap();
-    for _ in 0..20 {
-        first.write_all(post("one").as_bytes()).await.unwrap();
-        read_until(&mut first, "one").await;
-    }
-    assert!(second.try_read(&mut [0]).is_err(), "a connection over the limit was served");
-    drop(first);
-    read_until(&mut second, "other").await;
-    second.shutdown().await.unwrap();
-    assert_eq!(second.read(&mut [0]).await.unwrap(), 0);
-    assert_eq!(read_all(&mut second).await, "");
 }

@@ -26,6 +26,8 @@ pub(super) struct ConnectionModel {
     signals: PathSignals,
     /// Frames that wait for the congestion window.
     backlog: VecDeque<Content>,
+    /// Datagrams of flows that wait for the congestion window; they go before frames.
+    datagrams: VecDeque<Bytes>,
     /// Packets without acknowledgement.
     packets: BTreeMap<u64, Packet>,
     next_packet: u64,
@@ -93,6 +95,7 @@ impl ConnectionModel {
             number,
             signals: PathSignals { window: WINDOW_INITIAL, ..PathSignals::default() },
             backlog: VecDeque::new(),
+            datagrams: VecDeque::new(),
             packets: BTreeMap::new(),
             next_packet: 0,
             open_streams: BTreeMap::new(),
@@ -129,6 +132,7 @@ impl ConnectionModel {
                     data: frame.freeze(),
                 });
             }
+            Transmit::Datagram { data, .. } => self.datagrams.push_back(data),
             Transmit::Finish { stream: key, .. } => {
                 self.open_streams.remove(&SendStreamKey { key, turn: 0 });
             }
@@ -147,17 +151,18 @@ impl ConnectionModel {
         }
     }
 
-    /// Sends a datagram, whatever the window.
+    /// Sends acknowledgements or a probe, whatever the window.
     pub(super) fn send_datagram(&mut self, now: Instant, data: Bytes) -> Departure {
         self.depart(now, Content::Datagram(data))
     }
 
-    /// Sends the next frame if the window allows it.
+    /// Sends the next datagram of a flow, or frame, if the window allows it.
     pub(super) fn send_frame(&mut self, now: Instant) -> Option<Departure> {
         if self.signals.window <= self.signals.in_flight {
             return None;
         }
-        let content = self.backlog.pop_front()?;
+        let datagram = self.datagrams.pop_front().map(Content::Datagram);
+        let content = datagram.or_else(|| self.backlog.pop_front())?;
         Some(self.depart(now, content))
     }
 

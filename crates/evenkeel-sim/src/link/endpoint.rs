@@ -11,6 +11,7 @@ use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::time::Instant;
 
 use super::connection::ConnectionModel;
+use super::datagram_traffic::{DatagramRun, DatagramSource};
 use super::traffic::{PatternSink, PatternSource, WritePermission};
 use super::{LinkPlan, SessionFailure, Timed, TimedTransition};
 
@@ -34,6 +35,12 @@ pub(super) struct Endpoint {
     pub(super) ends: BTreeMap<usize, FlowEnd>,
     /// Checker of the received bytes of each flow, by index into `LinkPlan::flows`; it stays after the flow has ended.
     pub(super) sinks: BTreeMap<usize, PatternSink>,
+    /// Senders of datagrams, by index into `LinkPlan::flows`.
+    datagram_sources: BTreeMap<usize, DatagramSource>,
+    /// Index into `LinkPlan::flows` of each flow of datagrams of the other side.
+    datagram_flows: BTreeMap<FlowId, usize>,
+    /// Datagrams that arrived, by index into `LinkPlan::flows`.
+    pub(super) datagrams: BTreeMap<usize, DatagramRun>,
     side: Side,
 }
 
@@ -63,6 +70,9 @@ impl Endpoint {
             silent: Vec::new(),
             ends: BTreeMap::new(),
             sinks: BTreeMap::new(),
+            datagram_sources: BTreeMap::new(),
+            datagram_flows: BTreeMap::new(),
+            datagrams: BTreeMap::new(),
             side,
         })
     }
@@ -71,6 +81,10 @@ impl Endpoint {
     pub(super) fn open(&mut self, now: Instant, plan: &LinkPlan, index: usize) {
         let lane = plan.flows[index].lane;
         match self.session.open(now, lane, &index.to_string()) {
+            Ok(flow) if lane.datagram_mode().is_some() => {
+                let source = DatagramSource::new(flow, plan.flows[index].bytes);
+                self.datagram_sources.insert(index, source);
+            }
             Ok(flow) => self.start(now, plan, index, flow),
             Err(_) => self.session.handle_timeout(now),
         }
@@ -100,6 +114,10 @@ impl Endpoint {
 
     /// Lets the paced flow of a plan write; reports whether more writes follow.
     pub(super) fn write_paced(&mut self, now: Instant, index: usize) -> bool {
+        if let Some(source) = self.datagram_sources.get_mut(&index) {
+            let Some(data) = source.next(now) else { return false };
+            return self.session.send_datagram(now, source.flow, data).is_ok();
+        }
         let paced = self.applications.iter_mut().find(|(_, application)| application.plan == index);
         let Some((&flow, application)) = paced else { return false };
         let follows = application.source.allow_write();
@@ -143,6 +161,12 @@ impl Endpoint {
     }
 
     fn read(&mut self, now: Instant, flow: FlowId) {
+        if let Some(&index) = self.datagram_flows.get(&flow) {
+            let run = self.datagrams.entry(index).or_default();
+            while let Read::Data(data) = self.session.receive_datagram(flow) {
+                run.record(now, &data);
+            }
+        }
         let Some(application) = self.applications.get_mut(&flow) else { return };
         let plan = application.plan;
         loop {
@@ -167,9 +191,13 @@ impl Endpoint {
         while let Some(event) = self.session.poll_event() {
             lines.push(format!("{event:?}"));
             match event {
-                SessionEvent::Accepted { flow, target, .. } => {
+                SessionEvent::Accepted { flow, lane, target } => {
                     let index = target.parse().unwrap_or(0);
-                    self.start(now, plan, index, flow);
+                    if lane.datagram_mode().is_some() {
+                        self.datagram_flows.insert(flow, index);
+                    } else {
+                        self.start(now, plan, index, flow);
+                    }
                     self.read(now, flow);
                 }
                 SessionEvent::Readable { flow } => self.read(now, flow),

@@ -1,6 +1,6 @@
 //! Predefined plans of links.
 
-use evenkeel_link::flow::{FlowLane, Side};
+use evenkeel_link::flow::{DatagramMode, FlowLane, Side};
 use evenkeel_link::session::SessionConfig;
 use evenkeel_policy::time::Duration;
 
@@ -10,12 +10,13 @@ use crate::rng::Rng;
 /// Creates a plan from a seed.
 type PlanFn = fn(u64) -> LinkPlan;
 
-const ALL: [(&str, PlanFn); 18] = [
+const ALL: [(&str, PlanFn); 22] = [
     ("link-a", |seed| throughput(seed, &[(50.0, 10), (50.0, 10)])),
     ("link-b", |seed| throughput(seed, &[(50.0, 10), (20.0, 30)])),
     ("link-c", |seed| throughput(seed, &[(50.0, 10), (50.0, 100)])),
     ("link-d", |seed| throughput(seed, &[(10.0, 5), (100.0, 40)])),
     ("link-failover", |seed| black_hole(seed, 0, FlowLane::Stream)),
+    ("link-redundant", |seed| black_hole(seed, 0, FlowLane::Redundant)),
     ("link-outage", |seed| all_paths_down(seed, Duration::from_secs(30))),
     ("link-flapping", flapping),
     ("link-limping", limping_path),
@@ -28,6 +29,9 @@ const ALL: [(&str, PlanFn); 18] = [
     ("link-candidate", better_candidate),
     ("link-takeover", candidate_takeover),
     ("link-similar", similar_candidate),
+    ("link-stripe", |seed| datagrams(seed, DatagramMode::Stripe)),
+    ("link-pin", |seed| datagrams(seed, DatagramMode::Pin)),
+    ("link-duplicate", |seed| datagrams(seed, DatagramMode::Duplicate)),
     ("link-random", random_faults),
 ];
 
@@ -58,7 +62,7 @@ pub fn black_hole(seed: u64, dead: usize, lane: FlowLane) -> LinkPlan {
     let flows = match lane {
         FlowLane::Bonded => vec![flow(lane, u64::MAX / 4)],
         // Enough flows that each path has some.
-        FlowLane::Stream => {
+        FlowLane::Stream | FlowLane::Redundant | FlowLane::Datagram(_) => {
             vec![LinkFlowPlan { pace: Some(Duration::from_millis(50)), ..flow(lane, 400_000) }; 30]
         }
     };
@@ -187,6 +191,14 @@ pub fn similar_candidate(seed: u64) -> LinkPlan {
     let mut plan = plan(seed, "an active path and a similar candidate", 600, paths, flows);
     plan.config.paths_active_max = 1;
     plan
+}
+
+/// Creates a plan with one flow of 4000 datagrams, 250 per second, over two paths of 10 and 40 ms that lose 1 %.
+pub fn datagrams(seed: u64, mode: DatagramMode) -> LinkPlan {
+    let lossy = |delay_ms| LinkPathPlan { loss: 0.01, ..path(20.0, delay_ms) };
+    let pace = Some(Duration::from_millis(4));
+    let flow = LinkFlowPlan { pace, ..flow(FlowLane::Datagram(mode), 4_000_000) };
+    plan(seed, "one flow of datagrams over two lossy paths", 20, vec![lossy(5), lossy(20)], vec![flow])
 }
 
 /// Creates a plan with random faults: loss, disorder, black holes, refused and replaced connections, flows of both lanes and sides.

@@ -362,8 +362,9 @@ impl<'a> LinkWorld<'a> {
         {
             has_sent = true;
             let sender = SenderId { from: side, path, number: connection.number };
-            if let Content::Stream { key, data, .. } = &departure.content {
-                session.handle_written(path, *key, data.len() as u64);
+            match &departure.content {
+                Content::Stream { key, data, .. } => session.handle_written(path, *key, data.len() as u64),
+                Content::Datagram(data) => session.handle_datagram_sent(path, data.len() as u64),
             }
             self.depart(sender, departure);
         }
@@ -372,6 +373,9 @@ impl<'a> LinkWorld<'a> {
 
     /// Counts the first frame of each flow by path, and all bytes.
     fn count(&mut self, transmit: &Transmit) {
+        if let Transmit::Datagram { path, data } = transmit {
+            self.run.path_bytes[path.index()] += data.len() as u64;
+        }
         let Transmit::Frame { path, stream, data, .. } = transmit else { return };
         self.run.path_bytes[path.index()] += data.len() as u64;
         if let StreamKey::Flow(flow) = stream
@@ -449,7 +453,7 @@ impl<'a> LinkWorld<'a> {
         match content {
             Content::Datagram(data) => {
                 // An error has ended the session, which reports it.
-                let _ = self.endpoints[index(to)].session.handle_datagram(now, &data);
+                let _ = self.endpoints[index(to)].session.handle_datagram(now, sender.path, &data);
             }
             Content::Stream { stream, sequence, data, .. } => self.receive(sender, stream, sequence, &data),
         }
@@ -516,6 +520,7 @@ impl<'a> LinkWorld<'a> {
                 flow.completed_at = sink.completed_at;
                 flow.gap_max = sink.gap(end);
             }
+            flow.datagrams = acceptor.datagrams.get(&number).cloned();
             flow.replied = opener.sinks.get(&number).map_or(0, |sink| sink.received);
             self.run.flows.push(flow);
         }
@@ -525,6 +530,7 @@ impl<'a> LinkWorld<'a> {
             let paths = endpoint.session.status(end).paths;
             self.run.reinjected_bytes += paths.iter().map(|path| path.counters.reinjected_bytes).sum::<u64>();
         }
+        self.run.datagrams = self.endpoints[1].session.status(end).totals.datagrams;
         let [connecting, _] = self.endpoints;
         LinkRun {
             transitions: connecting.transitions,

@@ -46,6 +46,44 @@ fn flows_go_on_within_a_second_when_any_path_swallows_everything() {
     }
 }
 
+/// The flows write every 50 ms, and the slowest path takes 50 ms; without copies, the pause is a probe timeout longer.
+#[test]
+fn redundant_flows_do_not_notice_that_a_path_swallows_everything() {
+    for dead in 0..3 {
+        for seed in seeds() {
+            let run = simulate(&black_hole(seed, dead, FlowLane::Redundant));
+            let gap = run.flows.iter().map(|flow| flow.gap_max).max().unwrap();
+            assert!(gap < Duration::from_millis(110), "seed {seed}, path {dead}: {gap:?}");
+        }
+    }
+}
+
+#[test]
+fn a_redundant_transfer_is_as_fast_as_its_best_path_and_goes_on_when_that_path_dies() {
+    for seed in seeds() {
+        let mut plan = black_hole(seed, 0, FlowLane::Bonded);
+        plan.flows[0].lane = FlowLane::Redundant;
+        let run = simulate(&plan);
+        println!("seed {seed}: {:.1} Mbit/s, longest pause {:?}", run.goodput_mbit, run.flows[0].gap_max);
+        assert!(run.goodput_mbit > 17.0, "seed {seed}: {:.1} of 20 Mbit/s", run.goodput_mbit);
+        assert!(run.flows[0].gap_max < Duration::from_millis(150), "seed {seed}: {:?}", run.flows[0].gap_max);
+    }
+}
+
+#[test]
+fn under_random_faults_every_byte_of_redundant_flows_arrives_once_and_in_order() {
+    for seed in seeds() {
+        let mut plan = random_faults(seed);
+        plan.flows.iter_mut().for_each(|flow| flow.lane = FlowLane::Redundant);
+        let run = simulate(&plan);
+        for (flow, flow_plan) in run.flows.iter().zip(&plan.flows) {
+            let arrived = (flow.received, flow.replied, flow.end.clone());
+            let expected = (flow_plan.bytes, flow_plan.reply, Some(FlowEnd::Finished));
+            assert_eq!(arrived, expected, "seed {seed}: {flow_plan:?}");
+        }
+    }
+}
+
 /// Returns the longest pause of a flow when path `dead` swallows everything.
 fn failover_gap(seed: u64, dead: usize, lane: FlowLane) -> Duration {
     let run = simulate(&black_hole(seed, dead, lane));

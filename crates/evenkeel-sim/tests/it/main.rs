@@ -6,6 +6,7 @@ mod fairness;
 mod knee;
 mod link;
 mod link_candidates;
+mod link_datagrams;
 mod link_lane;
 mod redirect;
 

@@ -130,7 +130,10 @@ fn api_sqlstate(error: &ApiError) -> &'static str {
         | ApiError::ModelForbidden { .. } => "42501",
         ApiError::BodyTooLarge { .. } => "54000",
         ApiError::RateLimited { .. } => "53400",
-        ApiError::QueueFull { .. } | ApiError::WaitTimeout => "53300",
+        ApiError::QueueFull { .. }
+        | ApiError::BodiesFull
+        | ApiError::ConnectionsFull
+        | ApiError::WaitTimeout => "53300",
         ApiError::Draining | ApiError::Unready | ApiError::Unavailable { .. } => "57P03",
         ApiError::NoModel { .. } | ApiError::Upstream | ApiError::UpstreamTimeout | ApiError::Internal => {
             "XX000"

@@ -85,6 +85,8 @@ fn api_exception(error: &ApiError) -> &'static str {
         | ApiError::ModelForbidden { .. } => "ForbiddenException",
         ApiError::RateLimited { .. } => "ThrottlingException",
         ApiError::QueueFull { .. }
+        | ApiError::BodiesFull
+        | ApiError::ConnectionsFull
         | ApiError::WaitTimeout
         | ApiError::Draining
         | ApiError::Unready

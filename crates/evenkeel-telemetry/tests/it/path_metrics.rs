@@ -7,7 +7,8 @@ use evenkeel_policy::path::{Cause, PathState, Transition};
 use evenkeel_policy::swrr::{ReweightCounts, ShareWindow, SwrrConfig, SwrrRules, SwrrScheduler};
 use evenkeel_policy::time::Instant;
 use evenkeel_telemetry::{
-    Event, MetricLimits, NodeEvent, Observer, PathGauges, PathMetrics, Registry, RequestLogLimits,
+    DatagramDrop, Event, MetricLimits, NodeEvent, Observer, PathGauges, PathMetrics, Registry,
+    RequestLogLimits,
 };
 
 use crate::reader::{read, value};
@@ -109,6 +110,16 @@ fn a_link_feeds_its_own_metrics() {
         let labels = [("link", "site-b"), ("cause", cause)];
         assert_eq!(page.value("evenkeel_link_path_swaps_total", &labels), Some(expected));
     }
+    link.add_datagrams("wan0", 7, 8);
+    link.add_dropped_datagrams(DatagramDrop::Duplicate, 9);
+    link.add_lost_datagrams(10);
+    let value = |name: &str, labels: &[(&str, &str)]| {
+        page.value(&format!("evenkeel_link_datagram_{name}_total"), &[&[("link", "site-b")], labels].concat())
+    };
+    assert_eq!(value("sent", &[("path", "wan0")]), Some(7.0));
+    assert_eq!(value("received", &[("path", "wan0")]), Some(8.0));
+    assert_eq!(value("dropped", &[("reason", "duplicate")]), Some(9.0));
+    assert_eq!(value("lost", &[]), Some(10.0));
     link.forget_flow("7");
     assert_eq!(page.value("nyx_multipath_reorder_buffer_utilization", &[("flow", "7")]), None);
 }

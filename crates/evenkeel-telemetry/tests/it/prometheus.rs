@@ -8,9 +8,9 @@ use evenkeel_policy::swrr::{ShareWindow, SwrrConfig, SwrrRules, SwrrScheduler};
 use evenkeel_policy::time::Instant;
 use evenkeel_telemetry::trace::{TraceOptions, Tracer};
 use evenkeel_telemetry::{
-    DURATION_BOUNDS, EngineGauges, Label, MetricDesc, MetricLimits, NodeGauges, Observer, PathGauges,
-    PathMetrics, Registry, RelayMetrics, RequestLogLimits, RouteMetrics, RouterGauges, RouterMetrics,
-    metric_names,
+    DURATION_BOUNDS, DatagramDrop, EngineGauges, Label, MetricDesc, MetricLimits, NodeGauges, Observer,
+    PathGauges, PathMetrics, Registry, RelayMetrics, RequestLogLimits, RouteMetrics, RouterGauges,
+    RouterMetrics, metric_names,
 };
 use proptest::prelude::*;
 
@@ -25,6 +25,9 @@ fn every_metric_of_the_crate_is_on_the_page_in_valid_format() {
     Tracer::new(&registry, TraceOptions::default()).unwrap();
     let link = PathMetrics::new(&registry).unwrap().add_link("site-b").unwrap();
     link.set_reorder_utilization("7", 0.5);
+    link.add_datagrams("wan0", 2, 1);
+    link.add_dropped_datagrams(DatagramDrop::Late, 1);
+    link.add_lost_datagrams(1);
     link.paths
         .update(&PathGauges { window: Some(&window()), ..PathGauges::default() }, |path| path.0.to_string());
     RelayMetrics::new(&registry).unwrap().refused("busy");

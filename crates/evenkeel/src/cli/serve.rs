@@ -11,6 +11,7 @@ use evenkeel_telemetry::logs;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::CliError;
+use super::descriptors::raise_limit;
 use super::settings::{SettingsArgs, flag};
 
 const EXAMPLES: &str = "\
@@ -68,6 +69,7 @@ pub(super) fn run(mut args: ServeArgs) -> Result<(), CliError> {
     args.settings.resolve_file();
     let config = args.read()?;
     logs::install(config.telemetry.logs.clone())?;
+    raise_limit(&config.server.limits);
     let data_dir = lock_data_dir(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(serve(&args, config, data_dir))

@@ -143,6 +143,7 @@ fn limits(section: &mut Section<'_>) -> ListenerLimits {
     let head_bytes_max = count("head_bytes_max", default.head_bytes_max, 8 * 1024, 1024 * 1024);
     let headers_max = count("headers_max", default.headers_max, 16, 1_000);
     let body_bytes_max = count("body_bytes_max", default.body_bytes_max, 1024, 1024 * 1024 * 1024);
+    let bodies_bytes_max = bodies_bytes_max(section, default.bodies_bytes_max, body_bytes_max);
     let streams_max =
         section.within("streams_max", Integer(i64::from(default.streams_max)), Integer(1)..=Integer(10_000));
     let mut secs = |key, default: Duration| {
@@ -154,11 +155,25 @@ fn limits(section: &mut Section<'_>) -> ListenerLimits {
         headers_max,
         head_wait_max: secs("head_wait_secs", default.head_wait_max),
         body_bytes_max,
+        bodies_bytes_max,
         body_wait_max: secs("body_wait_secs", default.body_wait_max),
         write_wait_max: secs("write_wait_secs", default.write_wait_max),
         streams_max: streams_max.as_u32(),
         drain_max: default.drain_max,
     }
+}
+
+/// Reads the budget of all bodies. By default it has room for at least two bodies of the maximum size.
+fn bodies_bytes_max(section: &mut Section<'_>, default: usize, body_bytes_max: usize) -> usize {
+    let default = Integer(default.max(2 * body_bytes_max) as i64);
+    let max = section.read("bodies_bytes_max", default);
+    let least = 2 * body_bytes_max;
+    let bytes = max.value.as_usize();
+    if max.value.0 < 0 || bytes < least {
+        section
+            .error(&max.origin, format!("bodies_bytes_max must be at least {least}, twice body_bytes_max"));
+    }
+    bytes
 }
 
 fn tls(section: &mut Section<'_>) -> Option<SourcedValue<TlsFiles>> {

@@ -35,6 +35,19 @@ fn without_any_source_the_defaults_of_the_specification_apply() {
 }
 
 #[test]
+fn the_budget_of_bodies_has_room_for_two_bodies() {
+    let limits = |text| read(text).server.limits;
+    assert_eq!(limits("").bodies_bytes_max, 256 << 20);
+    let large = limits("[server]\nbody_bytes_max = 536870912");
+    assert_eq!(large.bodies_bytes_max, 1 << 30, "by default twice the maximum of a body");
+    let rule = "bodies_bytes_max must be at least 2048, twice body_bytes_max";
+    let text = "[server]\nbody_bytes_max = 1024\nbodies_bytes_max = 2047";
+    assert_eq!(errors(text, &[]), format!("evenkeel.toml:3: {rule}"));
+    let by_env = errors("[server]\nbody_bytes_max = 1024", &[("EVENKEEL_SERVER_BODIES_BYTES_MAX", "-1")]);
+    assert_eq!(by_env, format!("EVENKEEL_SERVER_BODIES_BYTES_MAX: {rule}"));
+}
+
+#[test]
 fn the_example_in_the_specification_equals_the_defaults() {
     let text = "
         [load_manager]

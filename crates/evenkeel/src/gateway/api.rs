@@ -153,11 +153,11 @@ async fn remove(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiErr
 
 /// Parses the body as a JSON object; an empty body is an empty object.
 pub(super) async fn read_object(call: &mut ServerRequest) -> Result<Map<String, Value>, ApiError> {
-    let bytes = call.read_body().await?;
-    if bytes.is_empty() {
+    let body = call.read_body().await?;
+    if body.bytes.is_empty() {
         return Ok(Map::new());
     }
-    match serde_json::from_slice(&bytes) {
+    match serde_json::from_slice(&body.bytes) {
         Ok(Value::Object(settings)) => Ok(settings),
         Ok(_) => Err(ApiError::invalid("the body is not a JSON object")),
         Err(error) => Err(ApiError::invalid(format!("the body is not JSON: {error}"))),

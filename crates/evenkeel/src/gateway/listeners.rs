@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use evenkeel_server::listener::{DrainReport, Listener};
+use evenkeel_server::metrics::ServerMetrics;
 use evenkeel_server::route::Routes;
 use evenkeel_server::tenant::{Authenticator, Exposure};
 use evenkeel_server::tls::Tls;
@@ -37,6 +38,13 @@ impl Listeners {
         let (admin, admin_address) = bind(server, admin, tls).await?;
         let urls = ServerUrls { public: url, admin: client_url(admin_address, tls.is_some()) };
         Ok(Self { public, admin: Some(admin), address, urls, exposure })
+    }
+
+    /// Exports the metrics of all listeners together.
+    pub(super) fn set_metrics(&mut self, metrics: &ServerMetrics) {
+        for listener in [&mut self.public].into_iter().chain(&mut self.admin) {
+            listener.set_metrics(metrics.clone());
+        }
     }
 
     /// Serves in the background until the result is stopped or dropped.

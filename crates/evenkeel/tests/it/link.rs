@@ -15,6 +15,8 @@ mod sites;
 mod test_link;
 mod test_relay;
 mod transfer;
+mod udp;
+mod udp_peer;
 
 use std::time::Duration;
 

@@ -3,6 +3,7 @@
 
 mod adaptive;
 mod admin;
+mod bodies;
 mod busy;
 mod check;
 mod checks;
@@ -11,6 +12,7 @@ mod clients;
 mod cluster;
 mod corpus;
 mod crash;
+mod descriptors;
 mod dispatch;
 mod examples;
 mod explain;
@@ -31,6 +33,7 @@ mod queues;
 mod security;
 mod serve;
 mod server_process;
+mod slow_readers;
 mod smuggling;
 mod sql;
 mod sqs;

@@ -38,6 +38,13 @@ impl ServerProcess {
         Self::launch(command).wait_started()
     }
 
+    /// Starts a server with this command and waits for a log line that precedes the startup line.
+    pub(crate) fn spawn_after(command: &mut Command, message: &str) -> Self {
+        let server = Self::launch(command);
+        server.wait_log(message);
+        server.wait_started()
+    }
+
     fn launch(command: &mut Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let (sender, log) = channel();
@@ -55,9 +62,7 @@ impl ServerProcess {
 
     /// Starts a server and waits for a log line that precedes the startup line.
     pub(crate) fn spawn_until(dir: &TestDir, message: &str) -> Self {
-        let server = Self::launch(&mut dir.command(&["serve", "--listen", "127.0.0.1:0"]));
-        server.wait_log(message);
-        server.wait_started()
+        Self::spawn_after(&mut dir.command(&["serve", "--listen", "127.0.0.1:0"]), message)
     }
 
     /// Starts a server on an address that is known beforehand, once no other process uses it.

@@ -8,9 +8,10 @@ use rustls::version::TLS13;
 
 use super::log_lines::LogLines;
 use super::sites::{RawClient, Sites, config, connect, identity, impatient, new_session, raw_endpoint};
+use crate::flow::LaneSupport;
 use crate::quic::error::ConnectError;
 use crate::quic::hello::{Hello, PathPurpose};
-use crate::quic::tls::{PROTOCOL, PinnedPeer};
+use crate::quic::tls::{PROTOCOLS, PinnedPeer};
 
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -71,10 +72,25 @@ async fn a_client_without_a_certificate_is_refused() {
         .dangerous()
         .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
-    tls.alpn_protocols = vec![PROTOCOL.to_vec()];
+    tls.alpn_protocols = vec![PROTOCOLS[0].to_vec()];
     let error = raw_error(&sites, tls).await;
     assert!(matches!(error, ConnectError::KeyRefused { .. }), "{error:?}");
     assert!(sites.sessions.0.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_peer_of_the_first_version_has_only_the_lanes_of_that_version() {
+    let mut sites = Sites::start();
+    let (near, far) = sites.connect(new_session(0)).await.unwrap();
+    assert_eq!((near.peer_lanes(), far.peer_lanes()), (LaneSupport::All, LaneSupport::All));
+    let mut tls = other_protocol(&sites);
+    tls.alpn_protocols = vec![b"evenkeel-link/1".to_vec()];
+    let quic = QuicClientConfig::try_from(tls).unwrap();
+    let old = RawClient::connect_with(sites.address, noq::ClientConfig::new(Arc::new(quic))).await.unwrap();
+    let hello = Hello { path: 1, name: String::new(), join: None, purpose: PathPurpose::Traffic };
+    old.exchange(&hello.encode()).await;
+    let far = sites.listener.accept().await.unwrap();
+    assert_eq!(far.peer_lanes(), LaneSupport::StreamAndBonded);
 }
 
 #[tokio::test]

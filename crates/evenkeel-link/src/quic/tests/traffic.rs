@@ -13,7 +13,7 @@ async fn streams_and_datagrams_pass_in_both_directions() {
     let mut sites = Sites::start();
     let (near, far) = sites.connect(new_session(0)).await.unwrap();
     for (from, to) in [(&near, &far), (&far, &near)] {
-        let datagram = Bytes::from(vec![7; from.datagram_len_max().unwrap()]);
+        let datagram = Bytes::from(vec![7; from.signals().datagram_max]);
         assert!(1000 < datagram.len());
         from.send_datagram(datagram.clone()).unwrap();
         assert_eq!(to.read_datagram().await.unwrap(), datagram);

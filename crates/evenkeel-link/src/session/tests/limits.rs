@@ -74,7 +74,7 @@ fn an_acknowledgement_of_unsent_data_is_a_violation() {
         let mut writer = AcksWriter::default();
         writer.push(&AckEntry { flow, state });
         let datagram = writer.finish().remove(0);
-        let result = pair.ends[0].handle_datagram(pair.now, &datagram);
+        let result = pair.ends[0].handle_datagram(pair.now, A, &datagram);
         assert_eq!(result.is_err(), is_violation, "{result:?}");
     }
 }
@@ -82,7 +82,7 @@ fn an_acknowledgement_of_unsent_data_is_a_violation() {
 #[test]
 fn a_malformed_datagram_ends_the_session() {
     let mut pair = Pair::new();
-    assert!(pair.ends[0].handle_datagram(pair.now, b"\xff").is_err());
+    assert!(pair.ends[0].handle_datagram(pair.now, A, b"\xff").is_err());
     pair.exchange();
     assert!(pair.failure(0).is_some());
 }

@@ -2,9 +2,10 @@
 //! neither panics nor stores more than its limits.
 
 use bytes::Bytes;
-use evenkeel_link::flow::{FlowLane, ResetCode, ResetReason, Side};
+use evenkeel_link::flow::{DatagramMode, FlowLane, ResetCode, ResetReason, Side};
 use evenkeel_link::frame::{
     AcksWriter, CHUNK_BYTES_MAX, ControlDecoder, DatagramFrame, Frame, FrameDecoder, FrameError,
+    encode_message,
 };
 use evenkeel_link::session::{LinkSession, Read, SessionConfig, SessionEvent, Transmit};
 use evenkeel_policy::id::PathId;
@@ -70,11 +71,18 @@ fn check_control(input: &[u8]) {
 }
 
 fn check_datagram(input: &[u8]) {
-    if let Ok(DatagramFrame::Acks(entries)) = DatagramFrame::decode(input) {
-        let mut writer = AcksWriter::default();
-        entries.iter().for_each(|entry| writer.push(entry));
-        let encoded = writer.finish();
-        assert!(encoded == [input] || (entries.is_empty() && encoded.is_empty()), "acks have two encodings");
+    match DatagramFrame::decode(input) {
+        Ok(DatagramFrame::Acks(entries)) => {
+            let mut writer = AcksWriter::default();
+            entries.iter().for_each(|entry| writer.push(entry));
+            let encoded = writer.finish();
+            let is_same = encoded == [input] || (entries.is_empty() && encoded.is_empty());
+            assert!(is_same, "acks have two encodings");
+        }
+        Ok(DatagramFrame::Message(message)) => {
+            assert_eq!(encode_message(&message), input, "a message has two encodings");
+        }
+        Ok(DatagramFrame::Probe { .. }) | Err(_) => {}
     }
 }
 
@@ -90,6 +98,8 @@ fn check_session(input: &[u8]) {
     }
     let own = session.open(now, FlowLane::Bonded, "target").unwrap();
     let _ = session.write(now, own, Bytes::from(vec![7; 40_000]));
+    let striped = session.open(now, FlowLane::Datagram(DatagramMode::Stripe), "target").unwrap();
+    let _ = session.send_datagram(now, striped, Bytes::from(vec![7; 3_000]));
     let mut decoders = [FrameDecoder::new(), FrameDecoder::new()];
     let mut rest = input;
     while let [kind, len, after @ ..] = rest {
@@ -105,7 +115,7 @@ fn check_session(input: &[u8]) {
                 }
             }
             2 => {
-                let _ = session.handle_datagram(now, record);
+                let _ = session.handle_datagram(now, path, record);
             }
             _ => {
                 now += Duration::from_millis(10 * u64::from(*len));
@@ -117,14 +127,20 @@ fn check_session(input: &[u8]) {
         assert!(totals.receive_buffered <= totals.receive_windows, "{totals:?}");
         assert!(totals.receive_windows <= 4 << 20, "{totals:?}");
         assert!(totals.send_retained <= 1 << 20, "{totals:?}");
+        // Eight flows, each with a reorder buffer, fragments and datagrams for the application.
+        assert!(totals.datagram_bytes <= 8 * (1 << 21), "{totals:?}");
     }
 }
 
 /// Does what a driver and an application do.
 fn drain(session: &mut LinkSession, now: Instant, is_reader: bool) {
     while let Some(transmit) = session.poll_transmit(now) {
-        if let Transmit::Frame { path, stream, header, data } = transmit {
-            session.handle_written(path, stream, (header.len() + data.len()) as u64);
+        match transmit {
+            Transmit::Frame { path, stream, header, data } => {
+                session.handle_written(path, stream, (header.len() + data.len()) as u64);
+            }
+            Transmit::Datagram { path, data } => session.handle_datagram_sent(path, data.len() as u64),
+            Transmit::Finish { .. } | Transmit::Abandon { .. } => {}
         }
     }
     while session.poll_datagram(now).is_some() {}
@@ -134,6 +150,7 @@ fn drain(session: &mut LinkSession, now: Instant, is_reader: bool) {
                 while let Read::Data(data) = session.read(now, flow, 1_000) {
                     assert!(!data.is_empty() && data.len() <= 1_000);
                 }
+                while let Read::Data(_) = session.receive_datagram(flow) {}
             }
             SessionEvent::Accepted { flow, lane: FlowLane::Stream, .. } => {
                 session.reset(now, flow, ResetReason::new(ResetCode::APPLICATION, "unwanted"));

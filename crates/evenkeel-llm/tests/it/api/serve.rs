@@ -54,7 +54,7 @@ async fn headers_that_speak_for_a_proxy_reach_nodes_only_if_configured() {
         let (response, ()) = tokio::join!(gateway.post_with(CHAT, &sent, CHAT_BODY), async {
             let received = engine.next_request().await;
             assert_eq!(received.headers["openai-organization"], "org");
-            for (name, _) in sent[1..6].iter() {
+            for (name, _) in &sent[1..6] {
                 let is_passed = passed.iter().any(|passed| passed == name);
                 assert_eq!(received.headers.contains_key(*name), is_passed, "{name}");
             }

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use clap::Args;
-use evenkeel_link::forward::{AllowedTargets, ForwardTarget, serve_flow};
+use evenkeel_link::forward::{AllowedTarget, AllowedTargets, serve_flow, udp};
 use evenkeel_link::identity::Fingerprint;
-use evenkeel_link::{IncomingFlows, LinkListener};
+use evenkeel_link::{DatagramFlow, IncomingFlow, IncomingFlows, LinkListener};
 
 use super::process::{LinkProcess, ProcessArgs, drain};
 use crate::cli::CliError;
@@ -15,8 +15,9 @@ const EXAMPLES: &str = "\
 Examples:
   evenkeel link listen --keys core-keys --peer sha256:... --path 0.0.0.0:7443 --allow 127.0.0.1:8000
   evenkeel link listen --keys core-keys --peer sha256:... --path 198.51.100.7:7443 --path 203.0.113.7:7443 \\
-      --allow 127.0.0.1:8000 --allow db.internal:5432
+      --allow 127.0.0.1:8000 --allow db.internal:5432 --allow udp:127.0.0.1:53
 
+A target is allowed for TCP, or with udp: for UDP.
 One wildcard address accepts the paths of all uplinks; name single addresses to keep other interfaces closed.
 ";
 
@@ -33,8 +34,8 @@ pub(super) struct ListenArgs {
     #[arg(long, value_name = "FINGERPRINT")]
     peer: Fingerprint,
     /// Target to which the other side may forward; repeatable
-    #[arg(long = "allow", value_name = "HOST:PORT")]
-    allowed: Vec<ForwardTarget>,
+    #[arg(long = "allow", value_name = "[udp:]HOST:PORT")]
+    allowed: Vec<AllowedTarget>,
 }
 
 pub(super) fn run(args: ListenArgs) -> Result<(), CliError> {
@@ -70,6 +71,13 @@ pub(super) fn run(args: ListenArgs) -> Result<(), CliError> {
 async fn serve(mut flows: IncomingFlows, allowed: Arc<AllowedTargets>) {
     while let Some(flow) = flows.next().await {
         let allowed = allowed.clone();
-        tokio::spawn(async move { serve_flow(flow.send, flow.recv, flow.target, &allowed).await });
+        tokio::spawn(async move {
+            let IncomingFlow { send, recv, lane, target } = flow;
+            if lane.datagram_mode().is_some() {
+                udp::serve(DatagramFlow::new(send, recv), target, &allowed).await;
+            } else {
+                serve_flow(send, recv, target, &allowed).await;
+            }
+        });
     }
 }

@@ -20,6 +20,9 @@ Examples:
   evenkeel link status --url http://127.0.0.1:9464      show the link whose --status-listen is this address
 ";
 
+/// Number of flows of datagrams that are shown, those with most traffic first.
+const DATAGRAM_ROWS_MAX: usize = 10;
+
 /// Show state, hops, RTT, loss, weight and shares of the paths of the links on this machine, and its relays
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -131,7 +134,50 @@ fn describe_session(session: &Value) -> String {
     });
     let table = Table::of_rows(header.map(str::to_owned).to_vec(), rows);
     let flows = session["flows"].as_array().map_or(0, Vec::len);
-    format!("{table}open flows: {flows}\n")
+    format!("{table}open flows: {flows}\n{}", describe_datagrams(session))
+}
+
+/// Formats the datagrams of each path and of the flows that carry most; empty if there were none.
+fn describe_datagrams(session: &Value) -> String {
+    let count = |value: &Value| value.as_u64().map_or("-".to_owned(), |count| count.to_string());
+    let counts = |value: &Value| {
+        ["sent", "unsent", "received", "duplicates", "lost", "late", "unread"].map(|key| count(&value[key]))
+    };
+    let total = &session["datagrams"];
+    if ["sent", "unsent", "received", "lost"].iter().all(|key| total[key].as_u64().unwrap_or(0) == 0) {
+        return String::new();
+    }
+    let paths = session["paths"].as_array().map_or(&[][..], Vec::as_slice);
+    let rows = paths.iter().map(|path| {
+        vec![
+            path["name"].as_str().unwrap_or("-").to_owned(),
+            count(&path["datagrams_sent"]),
+            count(&path["datagrams_received"]),
+        ]
+    });
+    let header = ["PATH", "DATAGRAMS SENT", "DATAGRAMS RECEIVED"];
+    let by_path = Table::of_rows(header.map(str::to_owned).to_vec(), rows);
+    let flows = session["flows"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut flows: Vec<&Value> = flows.iter().filter(|flow| !flow["datagrams"].is_null()).collect();
+    let traffic = |flow: &Value| {
+        let counters = &flow["datagrams"];
+        counters["sent"].as_u64().unwrap_or(0) + counters["received"].as_u64().unwrap_or(0)
+    };
+    flows.sort_by_key(|flow| std::cmp::Reverse(traffic(flow)));
+    let of_flow = |flow: &&Value| {
+        let mut row = vec![count(&flow["flow"]), flow["lane"].as_str().unwrap_or("-").to_owned()];
+        row.extend(counts(&flow["datagrams"]));
+        row.push(count(&flow["reorder_datagrams"]));
+        row
+    };
+    let mut rows =
+        vec![["all".to_owned(), "-".to_owned()].into_iter().chain(counts(total)).collect::<Vec<_>>()];
+    rows[0].push("-".to_owned());
+    rows.extend(flows.iter().take(DATAGRAM_ROWS_MAX).map(of_flow));
+    let header =
+        ["FLOW", "MODE", "SENT", "UNSENT", "RECEIVED", "DUPLICATES", "LOST", "LATE", "UNREAD", "REORDERING"];
+    let by_flow = Table::of_rows(header.map(str::to_owned).to_vec(), rows);
+    format!("{by_path}{by_flow}")
 }
 
 fn describe_relay(relay: &Value) -> String {

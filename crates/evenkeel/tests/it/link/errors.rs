@@ -114,7 +114,7 @@ fn a_forward_to_a_target_that_is_not_allowed_or_not_there_is_reset_and_explained
     let paths = [format!("127.0.0.3=127.0.0.1:{}", link.port)];
     let targets = ["127.0.0.1:1".to_owned()];
     let edge = LoggedProcess::spawn("edge", &mut link.sites.connect(&paths, &targets));
-    let forward = super::sites::wait_forwards(&edge, 1)[0];
+    let forward = super::sites::wait_forwards(&edge, "forwarding connections", 1)[0];
     let mut socket = link.open(forward);
     assert_eq!(socket.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     let line = link.core.wait_log("refused to forward to a target that is not allowed");

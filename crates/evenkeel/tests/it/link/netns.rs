@@ -10,3 +10,4 @@ mod shares;
 mod survival;
 mod telemetry;
 mod transfers;
+mod udp;

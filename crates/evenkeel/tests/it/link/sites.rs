@@ -75,8 +75,8 @@ pub(crate) fn wait_port(core: &LoggedProcess) -> u16 {
     address.as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap()
 }
 
-/// Waits until the edge forwards; returns the addresses of its forwards in the order of their flags.
-pub(crate) fn wait_forwards(edge: &LoggedProcess, count: usize) -> Vec<SocketAddr> {
-    let lines = edge.wait_logs("forwarding connections", count);
+/// Waits until the edge has logged its forwards; returns their addresses in the order of their flags.
+pub(crate) fn wait_forwards(edge: &LoggedProcess, message: &str, count: usize) -> Vec<SocketAddr> {
+    let lines = edge.wait_logs(message, count);
     lines.iter().map(|line| line["listen"].as_str().unwrap().parse().unwrap()).collect()
 }

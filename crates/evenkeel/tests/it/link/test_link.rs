@@ -1,7 +1,7 @@
 //! A link between two processes, over an emulated network or loopback.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use evenkeel_sim_node::testing::{RawResponse, open, read};
 use evenkeel_test_network::{EmulatedPath, Network};
@@ -24,8 +24,10 @@ pub(crate) struct TestLink {
     /// UDP port of the core.
     pub(crate) port: u16,
     listener: TcpListener,
-    /// Addresses in the edge: stream lane, bonded lane, then the stream lane for each further target.
+    /// Addresses in the edge: stream, bonded and redundant lane, then the stream lane for each further target.
     forwards: Vec<SocketAddr>,
+    /// Addresses in the edge of the forwards to the UDP targets.
+    udp_forwards: Vec<SocketAddr>,
 }
 
 /// Network of a link.
@@ -55,6 +57,8 @@ pub(crate) struct LinkOptions<'a> {
     pub(crate) paths: &'a [&'a str],
     /// Relays that all paths go over.
     pub(crate) relays: &'a [RelaySpec],
+    /// UDP targets in the core, with the options of their forwards, such as `,lane=stripe`.
+    pub(crate) udp_targets: &'a [(SocketAddr, &'a str)],
 }
 
 /// A forward of a [`TestLink`] to its own listener.
@@ -62,6 +66,7 @@ pub(crate) struct LinkOptions<'a> {
 pub(crate) enum ForwardLane {
     Stream,
     Bonded,
+    Redundant,
 }
 
 /// Two ends of a forwarded connection.
@@ -111,18 +116,40 @@ impl TestLink {
             LinkNetwork::Emulated(_) => "0.0.0.0:0",
         };
         let mut command = sites.listen(listen, &targets);
+        for (target, _) in options.udp_targets {
+            command.args(["--allow", &format!("udp:{target}")]);
+        }
         let core = network.run(LinkSide::Core, || LoggedProcess::spawn("core", &mut command));
         let port = wait_port(&core);
         targets.insert(1, format!("{own},lane=bonded"));
+        targets.insert(2, format!("{own},lane=redundant"));
         let paths: Vec<String> = paths.iter().map(|path| format!("{path}:{port}")).collect();
         let relays = start_relays(&network, &sites, &paths, options.relays);
         let mut command = sites.connect(&paths, &targets);
         for relay in &relays {
             command.args(["--relay", &relay.argument()]);
         }
+        for (target, settings) in options.udp_targets {
+            command.args(["--forward", &format!("udp:127.0.0.1:0={target}{settings}")]);
+        }
         let edge = network.run(LinkSide::Edge, || LoggedProcess::spawn("edge", &mut command));
-        let forwards = wait_forwards(&edge, targets.len());
-        Self { edge, core, relays, network, sites, port, listener, forwards }
+        let forwards = wait_forwards(&edge, "forwarding connections", targets.len());
+        let udp_forwards = wait_forwards(&edge, "forwarding UDP datagrams", options.udp_targets.len());
+        Self { edge, core, relays, network, sites, port, listener, forwards, udp_forwards }
+    }
+
+    /// Opens a UDP socket in the edge that is connected to the forward to a UDP target.
+    pub(crate) fn udp_client(&self, index: usize) -> UdpSocket {
+        self.udp_client_of(self.udp_forwards[index])
+    }
+
+    /// Opens a UDP socket in the edge that is connected to an address there.
+    pub(crate) fn udp_client_of(&self, address: SocketAddr) -> UdpSocket {
+        self.network.run(LinkSide::Edge, || {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.connect(address).unwrap();
+            socket
+        })
     }
 
     /// Returns the emulated network.
@@ -190,7 +217,7 @@ impl TestLink {
 
     /// Returns the edge's address of the forward to a further target.
     pub(crate) fn forward_to_target(&self, index: usize) -> SocketAddr {
-        self.forwards[2 + index]
+        self.forwards[3 + index]
     }
 
     /// Returns the address of the test's listener.

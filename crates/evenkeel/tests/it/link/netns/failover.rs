@@ -69,6 +69,30 @@ fn transfers_continue_when_any_one_path_is_black_holed() {
 }
 
 #[test]
+fn redundant_connections_lose_nothing_and_go_on_when_either_path_is_black_holed() {
+    let specs = [PathSpec::new(10.0, ms(5)), PathSpec::new(10.0, ms(20))];
+    let link = TestLink::start("redundant", network_or_skip!(&specs));
+    link.wait_active(2);
+    let connection = link.connect(ForwardLane::Redundant);
+    let transfers = [
+        Transfer::start_endless(&connection.edge, &connection.core),
+        Transfer::start_endless(&connection.core, &connection.edge),
+    ];
+    transfers.iter().for_each(|transfer| transfer.wait_progress(MB / 2));
+    for number in [1, 2] {
+        let path = link.network().path(number);
+        path.black_hole(true);
+        transfers.iter().for_each(|transfer| transfer.wait_progress(MB));
+        assert!(path.to_core().counters().black_holed > 0);
+        path.black_hole(false);
+        link.wait_active(2);
+    }
+    Transfer::stop_all(transfers);
+    let core = link.session(LinkSide::Core);
+    assert!(core["duplicate_bytes"].as_u64() > Some(MB), "each chunk arrives twice: {core:#}");
+}
+
+#[test]
 fn transfers_continue_while_a_path_flaps_every_two_seconds() {
     let specs = [PathSpec::new(10.0, ms(5)), PathSpec::new(10.0, ms(20))];
     let link = TestLink::start("flapping", network_or_skip!(&specs));

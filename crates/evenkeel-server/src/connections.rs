@@ -1,0 +1,316 @@
+//! The open connections of a listener, and which of them is closed to make room for another.
+//!
+//! Guarantees: the oldest idle connection of the holder with the most connections is closed for a new one. While all
+//! connections have requests in flight, a few more are accepted for probes and administrators only; an idle connection
+//! is noticed within [`SEARCH_PAUSE`].
+//!
+//! Limits: at most `connections_max` connections, plus [`RESERVED`] for probes and administrators.
+
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use evenkeel_policy::id::TenantId;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::metrics::ConnectionMetrics;
+
+/// Connections beyond the maximum, for probes and administrators.
+pub const RESERVED: usize = 16;
+/// Pause after a search for an idle connection that found none, because a search may visit all of them.
+const SEARCH_PAUSE: Duration = Duration::from_millis(10);
+/// Value of [`OpenConnection::tenant`] before the first authenticated request.
+const NO_TENANT: u32 = u32::MAX;
+
+/// Party that connections count against: the tenant of the last request, or else the peer's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum ConnectionHolder {
+    Address(IpAddr),
+    Tenant(TenantId),
+}
+
+/// All open connections of a listener.
+pub(crate) struct Connections {
+    connections_max: usize,
+    table: Mutex<ConnectionTable>,
+    metrics: ConnectionMetrics,
+}
+
+#[derive(Default)]
+struct ConnectionTable {
+    next: u64,
+    open: usize,
+    /// The connections of each holder, oldest first.
+    holders: BTreeMap<ConnectionHolder, BTreeMap<ConnectionId, Arc<OpenConnection>>>,
+    /// Holders by their number of connections.
+    by_count: BTreeSet<(usize, ConnectionHolder)>,
+    /// Time of the last search that found no idle connection.
+    searched_at: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ConnectionId(u64);
+
+/// Requests that a connection may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConnectionClass {
+    Regular,
+    /// Accepted beyond the maximum: only probes and administrators are served.
+    Reserved,
+}
+
+/// One open connection.
+pub(crate) struct OpenConnection {
+    id: ConnectionId,
+    address: IpAddr,
+    pub(crate) class: ConnectionClass,
+    /// Id of the tenant of the last request, or [`NO_TENANT`].
+    tenant: AtomicU32,
+    in_flight: AtomicU32,
+    has_served: AtomicBool,
+    evicted: Notify,
+    connections: Arc<Connections>,
+}
+
+impl Connections {
+    pub(crate) fn new(connections_max: usize, metrics: ConnectionMetrics) -> Arc<Self> {
+        Arc::new(Self { connections_max, table: Mutex::default(), metrics })
+    }
+
+    /// Registers a connection that was accepted; evicts another if there is no room. `None` if it must be closed.
+    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr, now: Instant) -> Option<ConnectionGuard> {
+        let mut table = self.table.lock();
+        let is_full = self.connections_max <= table.open;
+        let class = match is_full {
+            true if !self.evict_from(&mut table, now) => ConnectionClass::Reserved,
+            true | false => ConnectionClass::Regular,
+        };
+        if self.connections_max + RESERVED <= table.open {
+            self.metrics.refused.count();
+            return None;
+        }
+        let id = ConnectionId(table.next);
+        table.next += 1;
+        let connection = Arc::new(OpenConnection {
+            id,
+            address,
+            class,
+            tenant: AtomicU32::new(NO_TENANT),
+            in_flight: AtomicU32::new(0),
+            has_served: AtomicBool::new(false),
+            evicted: Notify::new(),
+            connections: self.clone(),
+        });
+        table.insert(ConnectionHolder::Address(address), connection.clone());
+        self.metrics.open.add(1);
+        Some(ConnectionGuard(connection))
+    }
+
+    /// Closes an idle connection; reports whether there was one.
+    pub(crate) fn evict(&self, now: Instant) -> bool {
+        self.evict_from(&mut self.table.lock(), now)
+    }
+
+    pub(crate) fn count_accept_error(&self) {
+        self.metrics.accept_errors.count();
+    }
+
+    fn evict_from(&self, table: &mut ConnectionTable, now: Instant) -> bool {
+        if table.searched_at.is_some_and(|at| now.duration_since(at) < SEARCH_PAUSE) {
+            return false;
+        }
+        let Some((holder, connection)) = table.oldest_idle() else {
+            table.searched_at = Some(now);
+            return false;
+        };
+        table.remove(holder, connection.id);
+        self.metrics.evicted.count();
+        self.metrics.open.add(-1);
+        connection.evicted.notify_one();
+        true
+    }
+}
+
+impl ConnectionTable {
+    /// Returns the oldest idle connection of the holder with the most connections that has one.
+    fn oldest_idle(&self) -> Option<(ConnectionHolder, Arc<OpenConnection>)> {
+        self.by_count.iter().rev().find_map(|(_, holder)| {
+            let idle = self.holders.get(holder)?.values().find(|connection| connection.is_idle())?;
+            Some((*holder, idle.clone()))
+        })
+    }
+
+    fn insert(&mut self, holder: ConnectionHolder, connection: Arc<OpenConnection>) {
+        let connections = self.holders.entry(holder).or_default();
+        self.by_count.remove(&(connections.len(), holder));
+        connections.insert(connection.id, connection);
+        self.by_count.insert((connections.len(), holder));
+        self.open += 1;
+    }
+
+    /// Removes a connection; returns it unless it was evicted before.
+    fn remove(&mut self, holder: ConnectionHolder, id: ConnectionId) -> Option<Arc<OpenConnection>> {
+        let connections = self.holders.get_mut(&holder)?;
+        let count = connections.len();
+        let removed = connections.remove(&id)?;
+        self.by_count.remove(&(count, holder));
+        if count == 1 {
+            self.holders.remove(&holder);
+        } else {
+            self.by_count.insert((count - 1, holder));
+        }
+        self.open -= 1;
+        Some(removed)
+    }
+}
+
+impl OpenConnection {
+    pub(crate) fn begin_request(&self) {
+        self.has_served.store(true, Ordering::Relaxed);
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end_request(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight.load(Ordering::Relaxed) == 0
+    }
+
+    /// Reports whether a request has arrived on the connection.
+    pub(crate) fn has_served(&self) -> bool {
+        self.has_served.load(Ordering::Relaxed)
+    }
+
+    /// Counts the connection against a tenant from now on.
+    pub(crate) fn set_tenant(&self, tenant: TenantId) {
+        // Few connections change their tenant, so that usually nothing is locked.
+        if self.tenant.load(Ordering::Relaxed) == tenant.0 {
+            return;
+        }
+        let mut table = self.connections.table.lock();
+        let holder = self.holder();
+        self.tenant.store(tenant.0, Ordering::Relaxed);
+        if let Some(connection) = table.remove(holder, self.id) {
+            table.insert(ConnectionHolder::Tenant(tenant), connection);
+        }
+    }
+
+    fn holder(&self) -> ConnectionHolder {
+        match self.tenant.load(Ordering::Relaxed) {
+            NO_TENANT => ConnectionHolder::Address(self.address),
+            tenant => ConnectionHolder::Tenant(TenantId(tenant)),
+        }
+    }
+
+    /// Waits until the connection is evicted.
+    pub(crate) async fn evicted(&self) {
+        self.evicted.notified().await;
+    }
+
+    pub(crate) fn count_refused(&self) {
+        self.connections.metrics.refused.count();
+    }
+}
+
+/// Keeps a connection in the table.
+pub(crate) struct ConnectionGuard(pub(crate) Arc<OpenConnection>);
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        let connections = &self.0.connections;
+        let mut table = connections.table.lock();
+        if table.remove(self.0.holder(), self.0.id).is_some() {
+            // A place is free without a search.
+            table.searched_at = None;
+            connections.metrics.open.add(-1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+
+    /// Opens connections from addresses with these last bytes.
+    fn open(connections: &Arc<Connections>, peers: &[u8]) -> Vec<ConnectionGuard> {
+        let now = Instant::now();
+        peers.iter().map(|peer| connections.admit(address(*peer), now).unwrap()).collect()
+    }
+
+    fn address(peer: u8) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::new(127, 0, 0, peer))
+    }
+
+    fn connections(max: usize) -> Arc<Connections> {
+        Connections::new(max, ConnectionMetrics::default())
+    }
+
+    /// Returns the indices of the connections that are not in the table.
+    fn evicted(open: &[ConnectionGuard]) -> Vec<usize> {
+        let is_open = |guard: &ConnectionGuard| {
+            let table = guard.0.connections.table.lock();
+            table.holders.get(&guard.0.holder()).is_some_and(|held| held.contains_key(&guard.0.id))
+        };
+        (0..open.len()).filter(|index| !is_open(&open[*index])).collect()
+    }
+
+    #[test]
+    fn the_oldest_idle_connection_of_the_holder_with_the_most_is_evicted() {
+        let connections = connections(4);
+        let mut held = open(&connections, &[1, 2, 2, 2]);
+        held[1].0.begin_request();
+        held.extend(open(&connections, &[3]));
+        assert_eq!(evicted(&held), [2], "the older one has a request in flight");
+        held.extend(open(&connections, &[3]));
+        assert_eq!(evicted(&held), [2, 3]);
+    }
+
+    #[test]
+    fn the_tenant_of_the_last_request_holds_a_connection() {
+        let connections = connections(4);
+        let mut held = open(&connections, &[1, 1, 1, 2]);
+        for guard in &held[2..] {
+            guard.0.set_tenant(TenantId(7));
+        }
+        held[0].0.set_tenant(TenantId(8));
+        held.extend(open(&connections, &[1]));
+        assert_eq!(evicted(&held), [2], "tenant 7 holds two, address 1 and tenant 8 one each");
+    }
+
+    #[test]
+    fn beyond_the_maximum_of_busy_connections_a_few_are_reserved_and_the_rest_refused() {
+        let connections = connections(2);
+        let held = open(&connections, &[1, 1]);
+        held.iter().for_each(|guard| guard.0.begin_request());
+        let reserved = open(&connections, &[9; RESERVED]);
+        assert!(reserved.iter().all(|guard| guard.0.class == ConnectionClass::Reserved));
+        reserved.iter().for_each(|guard| guard.0.begin_request());
+        let now = Instant::now();
+        assert!(connections.admit(address(3), now).is_none());
+        assert_eq!(connections.metrics.refused.get(), 1);
+        held[0].0.end_request();
+        let later = now + SEARCH_PAUSE;
+        assert!(connections.admit(address(3), later).is_some(), "an idle connection makes room");
+        assert_eq!(evicted(&held), [0]);
+    }
+
+    #[test]
+    fn closed_connections_leave_nothing_behind() {
+        let connections = connections(2);
+        let held = open(&connections, &[1, 2, 3, 4]);
+        held[3].0.set_tenant(TenantId(1));
+        assert_eq!(connections.table.lock().open, 2);
+        drop(held);
+        let table = connections.table.lock();
+        assert_eq!((table.open, table.holders.len(), table.by_count.len()), (0, 0, 0));
+        assert_eq!(connections.metrics.evicted.get(), 2);
+    }
+}
