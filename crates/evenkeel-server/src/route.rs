@@ -13,7 +13,6 @@ use evenkeel_policy::account::AccountNumber;
 use evenkeel_policy::time::Instant;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method};
-use hyper::body::Incoming;
 
 use crate::api_error::ApiError;
 use crate::body::{self, Response};
@@ -22,6 +21,7 @@ use crate::connections::OpenConnection;
 use crate::disconnect::Disconnect;
 use crate::origin::is_api;
 use crate::received_body::{self, BodyLimits, ReceivedBody};
+use crate::request_body::RequestBody;
 use crate::sending::ReadAhead;
 use crate::tenant::{Access, Caller, Tenant};
 
@@ -36,7 +36,7 @@ pub const METRICS: &str = "/metrics";
 /// A request as passed to a handler, with its authenticated caller.
 pub struct ServerRequest {
     /// The request; its body is not read yet, and only [`ServerRequest::read_body`] reads it within the limits.
-    pub request: http::Request<Incoming>,
+    pub request: http::Request<RequestBody>,
     /// The caller; a handler that authenticates it sets it by [`ServerRequest::set_tenant`].
     pub caller: Caller,
     /// Address of the client, or of the last proxy.
@@ -63,7 +63,8 @@ impl ServerRequest {
     /// Reads the whole body, within the listener's limits of size and time and within the budget of all bodies.
     pub async fn read_body(&mut self) -> Result<ReceivedBody, ApiError> {
         let upload = self.budget.begin_upload(BytesOwner::new(&self.caller, self.peer.ip()));
-        let body = received_body::receive(self.request.body_mut(), upload, self.body_limits).await?;
+        let incoming = self.request.body_mut().incoming().ok_or(ApiError::Internal)?;
+        let body = received_body::receive(incoming, upload, self.body_limits).await?;
         self.disconnect.on_body_read();
         Ok(body)
     }

@@ -19,6 +19,7 @@ use crate::connections::{ConnectionClass, OpenConnection};
 use crate::disconnect::{Disconnect, RequestGuard, TrackedBody};
 use crate::origin::{check_json, is_api};
 use crate::received_body::BodyLimits;
+use crate::request_body::RequestBody;
 use crate::request_id::{REQUEST_ID, RequestIds};
 use crate::route::{
     Encryption, HandlerFuture, LIVE, METRICS, READY, RateLimit, Route, RouteMiss, Routes, ServerRequest,
@@ -79,7 +80,14 @@ impl RequestService {
             Ok(route) => (Ok(route), route.error_format),
             Err(RouteMiss { error, error_format }) => (Err(error), error_format),
         };
-        let result = match self.dispatch(route, request, client, length, request_id.clone(), disconnect) {
+        let result = match self.dispatch(
+            route,
+            RequestBody::wrap(request),
+            client,
+            length,
+            request_id.clone(),
+            disconnect,
+        ) {
             Ok(future) => catch_panic(future).await,
             Err(error) => Err(error),
         };
@@ -98,7 +106,7 @@ impl RequestService {
     fn dispatch(
         &self,
         route: Result<&Route, ApiError>,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
         client: RequestOrigin,
         length: BodyLength,
         request_id: HeaderValue,
