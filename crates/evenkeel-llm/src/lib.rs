@@ -5,6 +5,7 @@ mod api;
 mod deadline;
 mod error;
 mod error_format;
+mod forwarding;
 mod headers;
 mod job;
 mod json;
@@ -23,6 +24,7 @@ mod trace;
 pub mod usage;
 
 pub use api::{LlmApi, LlmError};
+pub use forwarding::PassOptions;
 pub use headers::retry_after;
 pub use job::{Job, JobResponse, JobTarget, RESPONSE_BYTES_MAX};
 pub use monitor::{

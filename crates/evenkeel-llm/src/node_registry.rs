@@ -48,6 +48,11 @@ impl Node {
         self.authorization.as_ref()
     }
 
+    /// Reports whether the node's configuration lists this path.
+    pub(crate) fn accepts(&self, path: &str) -> bool {
+        self.options.extra_paths.iter().any(|accepted| accepted == path)
+    }
+
     pub(crate) fn monitor_target(&self) -> MonitorTarget {
         let origins = self.origins.clone();
         let authorization = self.authorization.clone();
@@ -320,6 +325,19 @@ impl NodeRegistry {
             return None;
         }
         table.models.get(format!("{name}:latest").as_str()).copied()
+    }
+
+    /// Reports whether a node accepts this extra path.
+    pub(crate) fn any_accepts(&self, path: &str) -> bool {
+        self.table.read().entries.iter().any(|entry| entry.node.accepts(path))
+    }
+
+    /// Reports whether all nodes of a model accept this extra path, so that any of them may be picked.
+    pub(crate) fn all_accept(&self, model: &str, path: &str) -> bool {
+        let Some(model) = self.model(model) else { return true };
+        let table = self.table.read();
+        let mut serving = table.entries.iter().filter(|entry| entry.models.contains(&model));
+        serving.all(|entry| entry.node.accepts(path))
     }
 
     pub(crate) fn model_name(&self, model: ModelId) -> Option<Arc<str>> {

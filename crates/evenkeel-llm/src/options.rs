@@ -6,6 +6,8 @@ use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
 
+use crate::forwarding::PassOptions;
+
 #[derive(Clone, Debug, Default)]
 pub struct LlmOptions {
     /// Options of the pipeline; its `load.connection_pool` also configures the connections to nodes.
@@ -15,6 +17,7 @@ pub struct LlmOptions {
     pub adaptive: LimitConfig,
     /// Longest time to first byte of a stream before failover; `None` leaves it to `request_timeout`.
     pub first_byte_max: Option<Duration>,
+    pub pass: PassOptions,
     /// Nodes known at start.
     pub nodes: Vec<NodeOptions>,
 }
@@ -44,6 +47,8 @@ pub struct NodeOptions {
     pub weight: Weight,
     /// API key sent to the node.
     pub api_key: Option<Secret<String>>,
+    /// Paths under `/v1` that clients may call in addition to those of inference.
+    pub extra_paths: Vec<String>,
 }
 
 /// Monitoring of nodes.

@@ -30,6 +30,7 @@ use crate::api::LlmApi;
 use crate::deadline::ClientDeadlines;
 use crate::error::AttemptError;
 use crate::error_format::{self, ANTHROPIC_ID};
+use crate::forwarding::{PassOptions, is_known_path};
 use crate::headers::{self, QUEUE_WAIT_MS, REQUEST_ID};
 use crate::node_response::NodeResponse;
 use crate::request::{Endpoint, LlmRequest, ResponseMode};
@@ -100,9 +101,7 @@ impl ProxyRequest {
         if self.llm.is_draining() {
             return Err(ApiError::Draining);
         }
-        if self.endpoint == Endpoint::Other {
-            check_path(call.request.uri().path())?;
-        }
+        let extra_path = self.extra_path(call.request.uri().path())?;
         let deadline = ClientDeadlines::from_headers(call.request.headers(), Instant::now)?;
         let ReceivedBody { bytes: body, permit } = call.read_body().await?;
         let permit = Some(permit);
@@ -114,7 +113,22 @@ impl ProxyRequest {
             Some(parsed) => parsed?,
             None => LlmRequest::parse(self.endpoint, &body)?,
         };
+        if extra_path.is_some_and(|path| !self.llm.nodes.all_accept(&request.model, &path)) {
+            return Err(ApiError::NoRoute);
+        }
         Ok(AcceptedRequest { tenant, request, head, body, permit, read_ahead, deadline })
+    }
+
+    /// Returns the path if nodes accept it only with their consent; rejects one that no node accepts.
+    fn extra_path(&self, path: &str) -> Result<Option<String>, ApiError> {
+        if self.endpoint != Endpoint::Other {
+            return Ok(None);
+        }
+        check_path(path)?;
+        if is_known_path(path) {
+            return Ok(None);
+        }
+        if self.llm.nodes.any_accepts(path) { Ok(Some(path.to_owned())) } else { Err(ApiError::NoRoute) }
     }
 
     /// Serves an accepted request: admits and queues it, then sends it to nodes until one of them responds.
@@ -122,7 +136,7 @@ impl ProxyRequest {
         // Held until the first byte of the response: until then the body may be sent to another node.
         let AcceptedRequest { tenant, request, head, body, permit: _permit, read_ahead, deadline } = accepted;
         let mut reservation = self.admit(&tenant, &request)?;
-        let outgoing = outgoing(head, request.forwarded(&body));
+        let outgoing = outgoing(head, request.forwarded(&body), &self.llm.pass);
         drop(body);
         let mut queued = self.enqueue(&tenant, &request, &reservation, deadline);
         loop {
@@ -203,6 +217,11 @@ impl ProxyRequest {
         mode: ResponseMode,
     ) -> Result<NodeResponse, AttemptError> {
         let node = self.llm.nodes.get(slot.node()).ok_or(AttemptError::NodeRemoved)?;
+        // The node may have been added after the request was accepted.
+        let path = outgoing.uri().path();
+        if self.endpoint == Endpoint::Other && !is_known_path(path) && !node.accepts(path) {
+            return Err(AttemptError::NodeRemoved);
+        }
         let origin = node.origin(slot.path());
         if let Some(on_dispatch) = &self.on_dispatch {
             on_dispatch(&node.options.name, &origin.to_string());
@@ -302,8 +321,10 @@ fn check_path(path: &str) -> Result<(), ApiError> {
 }
 
 /// Builds the request that every attempt sends; [`HeaderFilter`] removes and adds headers per node.
-fn outgoing(mut head: Parts, body: Bytes) -> Request<Bytes> {
+fn outgoing(mut head: Parts, body: Bytes, pass: &PassOptions) -> Request<Bytes> {
     headers::remove_connection_headers(&mut head.headers);
+    pass.filter_headers(&mut head.headers);
+    head.uri = pass.filter_query(head.uri);
     Request::from_parts(head, body)
 }
 

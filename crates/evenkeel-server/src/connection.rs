@@ -20,8 +20,8 @@ use crate::sending::ReadProgress;
 
 /// Vectored writes up to this size are copied into one buffer, which is cheaper than a system call with a list.
 const JOINED_MAX: usize = 4 * 1024;
-const LINGER_BYTES_MAX: u64 = 64 * 1024 * 1024;
-const LINGER_MAX: Duration = Duration::from_secs(5);
+pub(crate) const LINGER_BYTES_MAX: u64 = 64 * 1024 * 1024;
+pub(crate) const LINGER_MAX: Duration = Duration::from_secs(5);
 /// The HTTP/2 connection preface.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 

@@ -23,6 +23,7 @@ pub mod origin;
 pub mod percent;
 pub mod rate_window;
 pub mod received_body;
+pub mod request_body;
 pub mod request_id;
 pub mod route;
 pub mod scheduling;

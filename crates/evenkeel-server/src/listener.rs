@@ -29,7 +29,7 @@ use crate::connections::{ConnectionGuard, Connections, OpenConnection};
 use crate::metrics::ServerMetrics;
 use crate::received_body::BodyLimits;
 use crate::request_id::RequestIds;
-use crate::route::Routes;
+use crate::route::{Encryption, Routes};
 use crate::sending::{Http1Driver, Sending, StreamExecutor};
 use crate::service::{BodyLength, RequestOrigin, RequestService};
 use crate::tenant::{Authenticator, Exposure};
@@ -153,6 +153,7 @@ impl Listener {
                 bytes_max: self.limits.body_bytes_max as u64,
                 wait_max: self.limits.body_wait_max,
             },
+            encryption: if self.tls.is_some() { Encryption::Tls } else { Encryption::None },
         };
         let drain_max = self.limits.drain_max;
         let (stopping, stopped) = watch::channel(());

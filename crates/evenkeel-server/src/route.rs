@@ -13,7 +13,6 @@ use evenkeel_policy::account::AccountNumber;
 use evenkeel_policy::time::Instant;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method};
-use hyper::body::Incoming;
 
 use crate::api_error::ApiError;
 use crate::body::{self, Response};
@@ -22,6 +21,7 @@ use crate::connections::OpenConnection;
 use crate::disconnect::Disconnect;
 use crate::origin::is_api;
 use crate::received_body::{self, BodyLimits, ReceivedBody};
+use crate::request_body::RequestBody;
 use crate::sending::ReadAhead;
 use crate::tenant::{Access, Caller, Tenant};
 
@@ -36,11 +36,12 @@ pub const METRICS: &str = "/metrics";
 /// A request as passed to a handler, with its authenticated caller.
 pub struct ServerRequest {
     /// The request; its body is not read yet, and only [`ServerRequest::read_body`] reads it within the limits.
-    pub request: http::Request<Incoming>,
+    pub request: http::Request<RequestBody>,
     /// The caller; a handler that authenticates it sets it by [`ServerRequest::set_tenant`].
     pub caller: Caller,
     /// Address of the client, or of the last proxy.
     pub peer: SocketAddr,
+    pub encryption: Encryption,
     /// Signals a client disconnect.
     pub disconnect: Disconnect,
     /// Id of the request, echoed in the response.
@@ -51,11 +52,19 @@ pub struct ServerRequest {
     pub(crate) body_limits: BodyLimits,
 }
 
+/// Encryption of a request's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encryption {
+    None,
+    Tls,
+}
+
 impl ServerRequest {
     /// Reads the whole body, within the listener's limits of size and time and within the budget of all bodies.
     pub async fn read_body(&mut self) -> Result<ReceivedBody, ApiError> {
         let upload = self.budget.begin_upload(BytesOwner::new(&self.caller, self.peer.ip()));
-        let body = received_body::receive(self.request.body_mut(), upload, self.body_limits).await?;
+        let incoming = self.request.body_mut().incoming().ok_or(ApiError::Internal)?;
+        let body = received_body::receive(incoming, upload, self.body_limits).await?;
         self.disconnect.on_body_read();
         Ok(body)
     }
@@ -219,6 +228,18 @@ impl Routes {
         &mut self.prefixes[index].1
     }
 
+    /// Lists method and path of every route, sorted.
+    pub fn list(&self) -> Vec<(Method, String)> {
+        let exact = self.exact.iter().map(|(path, routes)| (path.clone(), routes));
+        let prefixes = self.prefixes.iter().map(|(prefix, routes)| (format!("{prefix}*"), routes));
+        let mut list = Vec::with_capacity(self.len);
+        for (path, routes) in exact.chain(prefixes) {
+            list.extend(routes.iter().map(|route| (route.method.clone(), path.clone())));
+        }
+        list.sort_by(|a, b| (&a.1, a.0.as_str()).cmp(&(&b.1, b.0.as_str())));
+        list
+    }
+
     /// Splits the table for two listeners; returns that of the public and that of the admin listener.
     ///
     /// The admin listener gets the native API, the metrics and the probes. The public one keeps the probes, and of the
@@ -380,6 +401,14 @@ mod tests {
         let rule = "must be a path such as `/a/b`, or a prefix such as `/a/*`";
         assert_eq!(error("/b*"), format!("invalid route \"/b*\": {rule}"));
         assert_eq!(error("b"), format!("invalid route \"b\": {rule}"));
+    }
+
+    #[test]
+    fn the_list_has_every_route() {
+        let table = table(&[(Method::PUT, "/a/*", Access::Tenant), (Method::GET, "/a/*", Access::Tenant)]);
+        let list: Vec<String> =
+            table.list().iter().map(|(method, path)| format!("{method} {path}")).collect();
+        assert_eq!(list, ["GET /a/*", "PUT /a/*", "GET /livez", "GET /readyz"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use core::task::Poll;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use http::header::CONNECTION;
+use http::header::{CONNECTION, HOST};
 use http::{HeaderMap, HeaderValue, Request, Version};
 use hyper::body::{Body as _, Incoming};
 
@@ -19,8 +19,11 @@ use crate::connections::{ConnectionClass, OpenConnection};
 use crate::disconnect::{Disconnect, RequestGuard, TrackedBody};
 use crate::origin::{check_json, is_api};
 use crate::received_body::BodyLimits;
+use crate::request_body::RequestBody;
 use crate::request_id::{REQUEST_ID, RequestIds};
-use crate::route::{HandlerFuture, LIVE, METRICS, READY, RateLimit, Route, RouteMiss, Routes, ServerRequest};
+use crate::route::{
+    Encryption, HandlerFuture, LIVE, METRICS, READY, RateLimit, Route, RouteMiss, Routes, ServerRequest,
+};
 use crate::sending::Sending;
 use crate::tenant::{Authenticator, Caller};
 
@@ -42,6 +45,7 @@ pub(crate) struct RequestService {
     pub(crate) in_flight: Arc<AtomicUsize>,
     pub(crate) budget: Arc<BodyBudget>,
     pub(crate) body_limits: BodyLimits,
+    pub(crate) encryption: Encryption,
 }
 
 /// The connection on which a request arrived.
@@ -76,7 +80,14 @@ impl RequestService {
             Ok(route) => (Ok(route), route.error_format),
             Err(RouteMiss { error, error_format }) => (Err(error), error_format),
         };
-        let result = match self.dispatch(route, request, client, length, request_id.clone(), disconnect) {
+        let result = match self.dispatch(
+            route,
+            RequestBody::wrap(request),
+            client,
+            length,
+            request_id.clone(),
+            disconnect,
+        ) {
             Ok(future) => catch_panic(future).await,
             Err(error) => Err(error),
         };
@@ -95,7 +106,7 @@ impl RequestService {
     fn dispatch(
         &self,
         route: Result<&Route, ApiError>,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
         client: RequestOrigin,
         length: BodyLength,
         request_id: HeaderValue,
@@ -105,6 +116,9 @@ impl RequestService {
             return Err(ApiError::Framing);
         }
         check_single_values(request.headers())?;
+        if request.version() == Version::HTTP_11 && !request.headers().contains_key(HOST) {
+            return Err(ApiError::invalid("a request over HTTP/1.1 needs a Host header"));
+        }
         let route = route?;
         self.auth.check_site(route.access, request.headers(), request.uri())?;
         let caller = self.auth.caller(route.access, request.headers(), client.peer)?;
@@ -131,6 +145,7 @@ impl RequestService {
             request,
             caller,
             peer: client.peer,
+            encryption: self.encryption,
             disconnect,
             request_id,
             accepted_at,

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: if there are tenants, a request is accepted only if its signature was made with the access key's secret
 //! over its method, path, query, target, host, date and body, and its date is at most 15 minutes from the server's. The
-//! body is left out if the client declares it unsigned (`UNSIGNED-PAYLOAD`). Signatures are compared in constant time.
+//! body is left out if the client declares it unsigned (`UNSIGNED-PAYLOAD`), which needs TLS. Signatures are compared in
+//! constant time.
 
 mod error;
 mod unix_seconds;
@@ -22,7 +23,7 @@ use crate::access_key::{MasterKey, tenant_of};
 use crate::api_error::ApiError;
 use crate::hex::hex;
 use crate::received_body::ReceivedBody;
-use crate::route::ServerRequest;
+use crate::route::{Encryption, ServerRequest};
 use crate::tenant::{Authenticator, Caller, Tenant};
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
@@ -98,7 +99,7 @@ impl SignatureVerifier {
     where
         E: From<SignatureError> + From<ApiError>,
     {
-        let claimed = self.parse(&call.request)?;
+        let claimed = self.parse(&call.request, call.encryption)?;
         if let Some(bytes_max) = self.body_bytes_max {
             call.limit_body(bytes_max);
         }
@@ -115,10 +116,19 @@ impl SignatureVerifier {
     }
 
     /// Parses the signature headers and finds the tenant; performs all checks that do not need the body.
-    fn parse<B>(&self, request: &Request<B>) -> Result<ClaimedIdentity, SignatureError> {
+    fn parse<B>(
+        &self,
+        request: &Request<B>,
+        encryption: Encryption,
+    ) -> Result<ClaimedIdentity, SignatureError> {
         let tenants = self.auth.tenants();
         if tenants.is_empty() {
             return Ok(ClaimedIdentity::Open(tenants.open()));
+        }
+        if encryption == Encryption::None
+            && request.headers().get(CONTENT_HASH).is_some_and(|hash| hash == UNSIGNED)
+        {
+            return Err(SignatureError::Unsigned);
         }
         let signed = SignatureHeader::read(request.headers())?;
         signed.check_scope(self.service, request.headers())?;

@@ -105,6 +105,11 @@ impl SqsApi {
         Ok(())
     }
 
+    /// Lists the names of all operations.
+    pub fn operations() -> Vec<&'static str> {
+        Operation::ALL.iter().map(|operation| operation.name()).collect()
+    }
+
     /// Returns the key that clients' secrets are derived from.
     pub fn master_key(&self) -> &MasterKey {
         self.signatures.master_key()

@@ -23,6 +23,8 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use rustix::fs::Mode;
+
 /// Multi-tenant LLM gateway, message queue and SQL API with fair scheduling
 #[derive(Debug, Parser)]
 #[command(name = "evenkeel", version, after_help = EXAMPLES, disable_help_subcommand = true)]
@@ -63,6 +65,10 @@ enum Command {
 pub(crate) fn run() -> ExitCode {
     // Exits the process: with 2 on a usage error, with 0 for help and version.
     let cli = Cli::parse();
+    if matches!(cli.command, Command::Serve(_) | Command::Demo(_) | Command::Tenant(_)) {
+        // The files of a data directory are for their owner only, also those that databases create in it.
+        rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    }
     let result = match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(args),

@@ -3,9 +3,9 @@
 //! Guarantees: one process at a time holds the lock; the operating system releases it when the process ends, even by
 //! a crash. A process that finds the lock held by a server gets that server's URLs.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -115,6 +115,11 @@ impl DataDir {
         let temporary = target.with_added_extension("new");
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        // A file that a crash left behind keeps its mode. Some volumes have no modes.
+        if let Err(error) = file.set_permissions(Permissions::from_mode(0o600)) {
+            let path = temporary.display();
+            tracing::warn!(target: "evenkeel", %path, %error, "could not restrict a file to its owner; check who may read the volume of the data directory");
+        }
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&temporary, target)?;
@@ -148,7 +153,6 @@ pub enum DataDirError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     /// Path of a directory that does not exist yet; removed on drop.
     struct TempPath(PathBuf);
@@ -206,6 +210,9 @@ mod tests {
         let temp = TempPath::new("replace");
         let data_dir = temp.lock();
         assert_eq!(DataDir::read(&temp.0, "a.toml").unwrap(), None);
+        // Left behind by a crash of a process with another umask.
+        fs::write(temp.0.join("a.toml.new"), "").unwrap();
+        fs::set_permissions(temp.0.join("a.toml.new"), Permissions::from_mode(0o644)).unwrap();
         for text in ["a longer text", "short"] {
             data_dir.replace("a.toml", text).unwrap();
             assert_eq!(DataDir::read(&temp.0, "a.toml").unwrap().as_deref(), Some(text));

@@ -122,6 +122,7 @@ impl Gateway {
         let urls = listeners.urls.clone();
         let admin_keys = admin_key::hashes(&data_dir, &server.admin_key_hashes)?;
         tenants.update_accounts(&data_dir)?;
+        tenants.warn_reserved_names();
         let tenant_table = Tenants::new(tenants.all(), admin_keys.clone())?;
         let auth = Authenticator::new(tenant_table, listeners.exposure, server.insecure)?;
         let auth = Arc::new(auth.with_sites(server.sites));
@@ -251,6 +252,7 @@ impl Core {
         nodes::add_routes(self, &mut routes)?;
         links::add_routes(self, &mut routes)?;
         requests::add_routes(self, &mut routes)?;
+        api::add_list(&mut routes)?;
         Ok(routes)
     }
 

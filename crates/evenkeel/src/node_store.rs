@@ -103,6 +103,7 @@ mod tests {
             max_concurrency: Some(Concurrency::Fixed(3)),
             weight: Weight::new(2.5).unwrap(),
             api_key: Some("sk-1".to_owned().into()),
+            extra_paths: Vec::new(),
         }
     }
 
@@ -112,6 +113,7 @@ mod tests {
         store.add(node("a"));
         store.add(NodeOptions {
             api_key: None,
+            extra_paths: vec!["/v1/tokenize".to_owned()],
             max_concurrency: Some(Concurrency::Adaptive),
             models: vec![],
             ..node("b")

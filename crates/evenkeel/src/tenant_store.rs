@@ -18,6 +18,9 @@ use crate::config::{ConfigErrors, describe, fingerprint, read_tenant, read_tenan
 use crate::data_dir::{DataDir, DataDirError};
 
 const FILE: &str = "tenants.toml";
+/// Names that new tenants may not have: parts of paths, the label of further tenants in metrics, and the sender of
+/// administrators' messages. Tenants that have them are served.
+const RESERVED_NAMES: [&str; 4] = [".", "..", "other", "admin"];
 
 /// All tenants: those in the config file and those added at run time.
 #[derive(Clone, Debug, Default)]
@@ -95,6 +98,14 @@ impl TenantStore {
         self.configured.iter().chain(&self.added).map(with_account).collect()
     }
 
+    /// Logs a warning for each tenant with a name that new tenants may not have.
+    pub fn warn_reserved_names(&self) {
+        let tenants = self.configured.iter().chain(&self.added);
+        for tenant in tenants.filter(|tenant| RESERVED_NAMES.contains(&tenant.name.as_str())) {
+            tracing::warn!(target: "evenkeel", tenant = tenant.name, "this name is ambiguous in metrics, logs or paths, and new tenants may not have it; replace the tenant by one with another name");
+        }
+    }
+
     /// Draws and stores the account numbers of tenants that have none.
     pub fn update_accounts(&mut self, data_dir: &DataDir) -> Result<(), TenantStoreError> {
         match self.accounts.update(&self.configured, &self.added)? {
@@ -140,6 +151,9 @@ impl TenantStore {
             TenantChange::Add(mut tenant) => {
                 if self.all().iter().any(|other| other.name == tenant.name) {
                     return Err(TenantStoreError::Exists { name: tenant.name });
+                }
+                if RESERVED_NAMES.contains(&tenant.name.as_str()) {
+                    return Err(TenantsError::Reserved { name: tenant.name }.into());
                 }
                 let key = new_key()?;
                 tenant.key_hashes = vec![KeyHash::of(key.expose())];

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use noq::{
-    Connection, ConnectionError, Endpoint, EndpointConfig, ReadError, ReadToEndError, TokioRuntime, VarInt,
-    WriteError,
+    Connection, ConnectionError, Endpoint, EndpointConfig, ReadError, ReadToEndError, VarInt, WriteError,
 };
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
@@ -16,6 +15,7 @@ use super::connection::PathConnection;
 use super::controller::SignalCell;
 use super::error::{BindError, ConnectError};
 use super::hello::{Answer, Hello, Join, MESSAGE_LEN_MAX, PathPurpose, RejectionCode};
+use super::runtime::PathRuntime;
 use super::session_key::{PathExport, ProofSide, SessionKey};
 use super::socket;
 use super::target::{PathBinding, PathTarget, RemoteAddress};
@@ -163,7 +163,7 @@ pub(super) async fn connect_over(
 
 fn open(target: &PathTarget) -> Result<Endpoint, BindError> {
     let (socket, address) = socket::bind_path(target)?;
-    Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))
+    Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(PathRuntime))
         .map_err(|source| BindError::Address { address, source })
 }
 

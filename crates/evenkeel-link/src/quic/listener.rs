@@ -7,10 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use noq::{
-    Connection, Endpoint, EndpointConfig, Incoming, ReadError, ReadToEndError, SendStream, TokioRuntime,
-    VarInt,
-};
+use noq::{Connection, Endpoint, EndpointConfig, Incoming, ReadError, ReadToEndError, SendStream, VarInt};
 use parking_lot::Mutex;
 use ring::error::Unspecified;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -22,6 +19,7 @@ use super::connection::PathConnection;
 use super::controller::SignalCell;
 use super::error::{BindError, ConnectError};
 use super::hello::{Answer, Hello, Join, MESSAGE_LEN_MAX, PathPurpose, PathRejection, RejectionCode};
+use super::runtime::PathRuntime;
 use super::session_key::{PathExport, ProofSide, SessionId, SessionKey};
 use super::socket;
 use admission::{Admission, PendingConnections, PendingGuard};
@@ -84,7 +82,7 @@ impl PathListener {
         for address in addresses {
             let (socket, address) = socket::bind_listener(*address)?;
             let server = Some(config.endpoint());
-            let endpoint = Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(TokioRuntime))
+            let endpoint = Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(PathRuntime))
                 .map_err(|source| BindError::Address { address, source })?;
             tasks.spawn(accept_on(endpoint.clone(), pending.clone(), context.clone()));
             endpoints.push(endpoint);

@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use noq::{Endpoint, EndpointConfig, TokioRuntime};
+use noq::{Endpoint, EndpointConfig};
 use tokio::net::UdpSocket;
 
 use super::config::ConnectionConfig;
 use super::connection::PathConnection;
 use super::endpoint::{PathRequest, connect_over};
 use super::error::{BindError, ConnectError};
+use super::runtime::PathRuntime;
 use super::socket;
 use super::target::{PathBinding, PathTarget, RemoteAddress};
 use crate::relay::{ChainError, Hop, RelayTarget, SetupError, SetupKey, set_up_chain};
@@ -69,7 +70,7 @@ impl RoutedEndpoint {
             }
         })?;
         let socket = socket.into_std().map_err(failed)?;
-        let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime));
+        let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(PathRuntime));
         let relays = relays.iter().map(ToString::to_string).collect();
         Ok(Self { endpoint: endpoint.map_err(failed)?, first, destination, relays })
     }

@@ -27,6 +27,8 @@ pub enum SignatureError {
     Mismatch,
     #[error("Signature was made at {signed}, more than 15 minutes from the server's time {now}")]
     Skewed { signed: String, now: String },
+    #[error("UNSIGNED-PAYLOAD needs TLS: without it, others could replace the body. Sign the payload.")]
+    Unsigned,
     #[error("this access key's tenant is disabled")]
     Disabled,
 }
@@ -34,7 +36,7 @@ pub enum SignatureError {
 impl SignatureError {
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Incomplete { .. } | Self::Scope { .. } => StatusCode::BAD_REQUEST,
+            Self::Incomplete { .. } | Self::Scope { .. } | Self::Unsigned => StatusCode::BAD_REQUEST,
             Self::NoToken | Self::UnknownKey | Self::Mismatch | Self::Skewed { .. } | Self::Disabled => {
                 StatusCode::FORBIDDEN
             }
@@ -45,7 +47,7 @@ impl SignatureError {
     pub fn exception(&self) -> &'static str {
         match self {
             Self::NoToken => "MissingAuthenticationTokenException",
-            Self::Incomplete { .. } | Self::Scope { .. } => "IncompleteSignatureException",
+            Self::Incomplete { .. } | Self::Scope { .. } | Self::Unsigned => "IncompleteSignatureException",
             Self::UnknownKey => "UnrecognizedClientException",
             Self::Mismatch => "InvalidSignatureException",
             Self::Skewed { .. } => "RequestTimeTooSkewed",
@@ -57,7 +59,7 @@ impl SignatureError {
     pub fn query_code(&self) -> &'static str {
         match self {
             Self::NoToken => "MissingAuthenticationToken",
-            Self::Incomplete { .. } | Self::Scope { .. } => "IncompleteSignature",
+            Self::Incomplete { .. } | Self::Scope { .. } | Self::Unsigned => "IncompleteSignature",
             Self::UnknownKey => "InvalidClientTokenId",
             Self::Mismatch => "SignatureDoesNotMatch",
             Self::Skewed { .. } => "RequestTimeTooSkewed",

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_server::body::channel;
 use evenkeel_server::disconnect::ResponseEnd;
 use evenkeel_server::listener::ListenerLimits;
 use http::Request;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
 
 use crate::harness::{Setup, TestServer, tenant};
 
@@ -70,5 +72,27 @@ async fn a_response_to_an_upload_that_is_not_read_arrives() {
         assert!(response.starts_with("HTTP/1.1 401 "), "{response}");
         assert!(response.contains("connection: close\r\n"), "{response}");
         assert!(response.contains("invalid_api_key"), "{response}");
+    }
+}
+
+/// curl reports "Stream error in the HTTP/2 framing layer" if the stream is reset while it is sending.
+#[tokio::test]
+async fn an_http2_upload_that_is_not_read_can_be_sent_to_its_end() {
+    const CHUNKS: usize = 480;
+    let server =
+        TestServer::with(Setup { tenants: vec![tenant("acme", "ek-acme")], ..Setup::default() }).await;
+    let (mut client, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(server.connect().await)).await.unwrap();
+    tokio::spawn(connection);
+    let (chunks, body) = mpsc::channel::<Bytes>(1);
+    let request = Request::post("http://localhost/echo").header("x-api-key", "wrong");
+    let request = request.body(channel(body)).unwrap();
+    let response = client.send_request(request).await.unwrap();
+    assert_eq!(response.status(), 401);
+    let text = response.into_body().collect().await.unwrap().to_bytes();
+    assert!(text.starts_with(b"{\"error\""), "{text:?}");
+    for sent in 0..CHUNKS {
+        let chunk = Bytes::from_static(&[b'x'; 64 * 1024]);
+        assert!(chunks.send(chunk).await.is_ok(), "the stream was reset after {sent} chunks");
     }
 }

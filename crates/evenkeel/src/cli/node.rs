@@ -74,6 +74,9 @@ struct AddArgs {
     /// Weight relative to other nodes, from 0.01 to 1000 [default: 1]
     #[arg(long, value_name = "F")]
     weight: Option<f64>,
+    /// Path under /v1 that clients may call on this node in addition to those of inference; repeatable
+    #[arg(long = "extra-path", value_name = "PATH")]
+    extra_paths: Vec<String>,
     /// Link over which the server reaches the node, as named in [[links]]
     #[arg(long, value_name = "LINK")]
     via: Option<String>,
@@ -188,6 +191,9 @@ fn add(args: &AddArgs) -> Result<(), CliError> {
     }
     if let Some(weight) = args.weight {
         settings["weight"] = Value::from(weight);
+    }
+    if !args.extra_paths.is_empty() {
+        settings["extra_paths"] = json!(args.extra_paths);
     }
     if let Some(link) = &args.via {
         settings["via"] = Value::from(link.as_str());

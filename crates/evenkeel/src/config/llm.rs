@@ -3,14 +3,14 @@
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use evenkeel_llm::{Concurrency, HealthOptions, LlmOptions, NodeOptions};
+use evenkeel_llm::{Concurrency, HealthOptions, LlmOptions, NodeOptions, PassOptions};
 use evenkeel_pipeline::{AffinityOptions, BreakerOptions, PipelineLimits, PipelineOptions, RetryOptions};
 use evenkeel_policy::concurrency_limit::LimitConfig;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
 use evenkeel_upstream::Origin as NodeOrigin;
-use http::Uri;
+use http::{HeaderName, Uri};
 use serde_json::{Value as Json, json};
 
 use super::effective::toml_value;
@@ -24,6 +24,8 @@ use super::value::{ConfigValue as _, Float, Integer};
 const PATHS_MAX: usize = 16;
 /// Maximum number of models per node.
 const MODELS_MAX: usize = 256;
+/// Maximum number of extra paths per node, and of headers and query parameters that are passed to nodes.
+const EXTRA_PATHS_MAX: usize = 64;
 const DAY_SECS: Float = Float(86_400.0);
 
 /// `[llm]`, combined with `[load_manager]`, `[connection_pool]` and `[node_cache]`.
@@ -44,6 +46,7 @@ pub(super) fn read(
     let ca_file = section.optional::<PathBuf>("ca_file");
     let first_byte_max =
         section.optional_within("first_byte_max_secs", Float(0.001)..=DAY_SECS).map(Float::as_secs);
+    let pass = read_pass(section);
     let health = read_health(&mut section.section("health"));
     let pipeline = PipelineOptions {
         limits: read_limits(&mut section.section("limits")),
@@ -55,10 +58,27 @@ pub(super) fn read(
     let adaptive = read_adaptive(&mut section.section("adaptive"));
     let nodes = read_nodes(section, node_flags, pipeline.limits.nodes_max, links);
     LlmConfig {
-        options: LlmOptions { pipeline, health, adaptive, first_byte_max, nodes },
+        options: LlmOptions { pipeline, health, adaptive, first_byte_max, pass, nodes },
         ca_file_origin: ca_file.as_ref().map_or(ValueSource::Default, |setting| setting.origin.clone()),
         ca_file: ca_file.map(|setting| setting.value),
     }
+}
+
+/// Reads the headers and query parameters that nodes get although they are dropped by default.
+fn read_pass(section: &mut Section<'_>) -> PassOptions {
+    let names = section.read("pass_headers", Vec::<String>::new());
+    let headers: Vec<HeaderName> = names.value.iter().filter_map(|name| name.parse().ok()).collect();
+    if headers.len() != names.value.len() || headers.len() > EXTRA_PATHS_MAX {
+        let message = format!("pass_headers must list at most {EXTRA_PATHS_MAX} names of headers");
+        section.error(&names.origin, message);
+    }
+    let queries = section.read("pass_queries", Vec::<String>::new());
+    let is_name = |name: &String| !name.is_empty() && !name.contains(['=', '&', '#', ' ']);
+    if queries.value.len() > EXTRA_PATHS_MAX || !queries.value.iter().all(is_name) {
+        let message = format!("pass_queries must list at most {EXTRA_PATHS_MAX} names of query parameters");
+        section.error(&queries.origin, message);
+    }
+    PassOptions { headers, queries: queries.value }
 }
 
 fn read_health(section: &mut Section<'_>) -> HealthOptions {
@@ -234,6 +254,7 @@ pub(crate) fn nodes_to_toml(stored: &StoredNodes) -> String {
             ("max_concurrency", node.max_concurrency.map_or(Json::Null, |concurrency| concurrency.to_json())),
             ("weight", Float(node.weight.as_f64()).to_json()),
             ("api_key", json!(node.api_key.as_ref().map(Secret::expose))),
+            ("extra_paths", json!((!node.extra_paths.is_empty()).then_some(&node.extra_paths))),
         ];
         let settings = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         text.push_str(&table_to_toml("nodes", &settings));
@@ -314,7 +335,26 @@ fn read_node(table: &mut Section<'_>, origin: &ValueSource, links: Option<&[Link
         max_concurrency: max_concurrency.map(|setting| setting.value),
         weight: table.read("weight", Weight::ONE).value,
         api_key: table.optional::<Secret<String>>("api_key").map(|setting| setting.value),
+        extra_paths: read_extra_paths(table),
     }
+}
+
+/// Reads the paths that clients may call on a node in addition to those of inference.
+fn read_extra_paths(table: &mut Section<'_>) -> Vec<String> {
+    let paths = table.read("extra_paths", Vec::<String>::new());
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let is_path = |path: &String| {
+        let parts = path.strip_prefix("/v1/").map(|rest| rest.split('/'));
+        let is_named = |part: &str| !matches!(part, "" | "." | "..");
+        parts.is_some_and(|mut parts| parts.all(is_named)) && path.bytes().all(is_plain)
+    };
+    if paths.value.len() > EXTRA_PATHS_MAX || !paths.value.iter().all(is_path) {
+        let message = format!(
+            "extra_paths must list at most {EXTRA_PATHS_MAX} paths such as \"/v1/tokenize\", without a query"
+        );
+        table.error(&paths.origin, message);
+    }
+    paths.value
 }
 
 /// Parses a `--node` flag: `[NAME=]URL`.
@@ -335,6 +375,7 @@ fn parse_node_flag(text: &str) -> Result<NodeOptions, String> {
         max_concurrency: None,
         weight: Weight::ONE,
         api_key: None,
+        extra_paths: Vec::new(),
     })
 }
 

@@ -1,4 +1,4 @@
-//! Routes of the gateway itself: `GET /`, `/metrics`, `/api/config`, `/api/openapi.json`, `/api/tenants…`. Each API
+//! Routes of the gateway itself: `GET /`, `/metrics`, `/api/config`, `/api/openapi.json`, `/api/routes`, `/api/tenants…`. Each API
 //! adds its own.
 
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{self, Response};
 use evenkeel_server::route::{METRICS, RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::tenant::Access;
+use evenkeel_sqs::SqsApi;
 use evenkeel_telemetry::{CONTENT_TYPE, Secret};
 use http::header;
 use http::{HeaderValue, Method, StatusCode};
@@ -18,6 +19,7 @@ use crate::tenant_store::{OldKeys, TenantChange, TenantStoreError};
 
 /// Describes the SQL API and every path under `/api`, including those of the LLM and queue APIs.
 const OPENAPI: &str = include_str!("openapi.json");
+const ROUTES: &str = "/api/routes";
 const TENANTS: &str = "/api/tenants";
 const TENANT: &str = "/api/tenants/";
 
@@ -54,6 +56,20 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
     let shared = core.clone();
     let remove = handler(move |call| remove(shared.clone(), call));
     routes.add(Method::DELETE, &format!("{TENANT}*"), Access::Admin, remove)
+}
+
+/// Adds the list of all routes, itself included, and of the operations of the SQS API. Called last.
+pub(super) fn add_list(routes: &mut Routes) -> Result<(), RouteError> {
+    let mut list = routes.list();
+    list.push((Method::GET, ROUTES.to_owned()));
+    let list: Vec<Value> =
+        list.iter().map(|(method, path)| json!({"method": method.as_str(), "path": path})).collect();
+    let response = json!({"routes": list, "sqs_operations": SqsApi::operations()});
+    let list = handler(move |_| {
+        let response = json_response(StatusCode::OK, &response);
+        async { Ok(response) }
+    });
+    routes.add(Method::GET, ROUTES, Access::Admin, list)
 }
 
 /// Describes the product and its APIs; public, so it contains nothing about this installation.

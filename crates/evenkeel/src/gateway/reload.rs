@@ -44,6 +44,7 @@ impl Core {
             tls.reload()?;
         }
         tenants.update_accounts(&state.data_dir)?;
+        tenants.warn_reserved_names();
         self.auth.reload(tenants.all(), admin_keys.clone()).map_err(TenantStoreError::Tenants)?;
         let tenant_table = self.auth.tenants();
         let mut changed = state.started.effective.differences(&config.effective);
@@ -139,6 +140,7 @@ fn is_same(node: &NodeOptions, other: &NodeOptions) -> bool {
         && node.models == other.models
         && node.max_concurrency == other.max_concurrency
         && node.weight == other.weight
+        && node.extra_paths == other.extra_paths
         && key(node) == key(other)
 }
 

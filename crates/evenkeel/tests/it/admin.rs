@@ -1,11 +1,16 @@
 //! Administration: who may do it, with which key, and where the command line sends the key.
 
+mod sites;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -113,103 +118,6 @@ fn queues_of_an_open_server_need_the_admin_key_only_to_be_administered() {
     assert_eq!((typo.status, code(&typo).as_str()), (401, "invalid_api_key"));
 }
 
-#[test]
-fn a_web_page_of_another_site_cannot_use_an_open_gateway() {
-    let dir = TestDir::new("admin-csrf");
-    let server = ServerProcess::start(&dir, &[]);
-    dir.run(&["queue", "create", "q"]).ok();
-    let key = bearer(&server.admin_key().unwrap());
-    let node = "{\"name\":\"evil\",\"url\":\"http://192.0.2.1\"}";
-    let foreign = "origin: https://evil.example\r\ncontent-type: text/plain\r\n";
-    let simple = [
-        ("POST", "/api/nodes", node),
-        ("POST", "/api/tenants", "{\"name\":\"evil\"}"),
-        ("POST", "/api/queues/q/purge", ""),
-        ("POST", "/api/queues/q/messages", "{\"body\":\"x\"}"),
-        ("POST", "/v1/chat/completions", "{\"model\":\"m\"}"),
-        ("POST", "/query", "{\"sql\":\"select 1\"}"),
-        ("GET", "/v1/models", ""),
-        ("GET", "/", ""),
-    ];
-    for (method, path, body) in simple {
-        for headers in [
-            foreign.to_owned(),
-            format!("{key}{foreign}"),
-            "origin: null\r\n".to_owned(),
-            "origin: http://192.0.2.1\r\n".to_owned(),
-            "sec-fetch-site: cross-site\r\n".to_owned(),
-        ] {
-            let reply = call(&server, method, path, &headers, body);
-            assert_eq!(reply.status, 403, "{method} {path} {headers:?}: {reply:?}");
-            assert!(reply.body.contains("cors_origins"), "{method} {path}: {reply:?}");
-        }
-        let rebound = rebind(&server, method, path, body);
-        assert_eq!(rebound.status, 403, "{method} {path}: {rebound:?}");
-        assert!(rebound.body.contains("hosts of [server]"), "{method} {path}: {rebound:?}");
-    }
-    let own_type = call(&server, "POST", "/api/nodes", &format!("{key}content-type: text/plain\r\n"), node);
-    assert_eq!((own_type.status, code(&own_type).as_str()), (415, "unsupported_media_type"));
-    assert_eq!(server.get("/api/nodes").json()["nodes"], json!([]));
-    assert_eq!(server.get("/api/tenants").json()["tenants"], json!([]));
-    for probe in ["/livez", "/readyz"] {
-        assert_eq!(call(&server, "GET", probe, foreign, "").status, 200);
-        assert_eq!(rebind(&server, "GET", probe, "").status, 200);
-    }
-}
-
-/// Sends a request under the name of an attacker's site, which resolves to this server.
-fn rebind(server: &ServerProcess, method: &str, path: &str, body: &str) -> RawResponse {
-    let mut socket = std::net::TcpStream::connect(server.address).unwrap();
-    let length = body.len();
-    write!(
-        socket,
-        "{method} {path} HTTP/1.1\r\nhost: evil.example:{}\r\norigin: http://evil.example:{}\r\n\
-         connection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}",
-        server.address.port(),
-        server.address.port(),
-    )
-    .unwrap();
-    read(socket)
-}
-
-#[test]
-fn with_tenants_only_the_native_api_checks_host_and_origin() {
-    let dir = TestDir::new("admin-sites");
-    dir.write(
-        "evenkeel.toml",
-        "[server]\nhosts = ['llm.example']\ncors_origins = ['https://console.example']\n",
-    );
-    let node = TestNode::start(fast());
-    let server = ServerProcess::start(&dir, &["--node", &format!("http://{}", node.address())]);
-    let key = dir.run(&["tenant", "add", "acme"]).ok();
-    let admin = bearer(&server.admin_key().unwrap());
-    let page = "origin: https://evil.example\r\n";
-    let chat = evenkeel_sim_node::testing::chat(json!({})).to_string();
-    let served = call(&server, "POST", "/v1/chat/completions", &format!("{}{page}", bearer(&key)), &chat);
-    assert_eq!(served.status, 200, "{served:?}");
-    let queried =
-        call(&server, "POST", "/query", &format!("{}{page}", bearer(&key)), "{\"sql\":\"select 1\"}");
-    assert_eq!(queried.status, 200, "{queried:?}");
-    assert_eq!(call(&server, "GET", "/api/nodes", &format!("{admin}{page}"), "").status, 403);
-    let console = format!("{admin}origin: https://console.example\r\n");
-    assert_eq!(call(&server, "GET", "/api/nodes", &console, "").status, 200);
-    let by_host = |host: &str| {
-        let mut socket = std::net::TcpStream::connect(server.address).unwrap();
-        write!(socket, "GET /api/nodes HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{admin}\r\n")
-            .unwrap();
-        read(socket).status
-    };
-    for (host, status) in [
-        ("llm.example", 200),
-        ("LLM.example:443", 200),
-        ("a.localhost", 200),
-        ("[::1]:1", 200),
-        ("evil.example", 403),
-    ] {
-        assert_eq!(by_host(host), status, "{host}");
-    }
-}
-
 /// A server that records the heads of requests and answers 500.
 struct Recorder {
     url: String,
@@ -236,7 +144,7 @@ impl Recorder {
     }
 
     fn next(&self) -> String {
-        self.heads.recv_timeout(std::time::Duration::from_secs(60)).unwrap()
+        self.heads.recv_timeout(Duration::from_secs(60)).unwrap()
     }
 }
 
@@ -287,7 +195,7 @@ fn the_key_does_not_go_to_a_process_that_took_the_port_of_a_dead_server() {
                     (&socket).write_all(b"HTTP/1.1 500 x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
                 return head.join("\n");
             }
-            thread::sleep(std::time::Duration::from_millis(20));
+            thread::sleep(Duration::from_millis(20));
         }
         panic!("no connection");
     });
@@ -335,4 +243,86 @@ fn every_command_administers_a_running_server_without_a_key_in_the_environment()
     let sent = read(server.send("POST", "/v1/chat/completions", "x-request-id: one\r\n", &chat));
     assert_eq!(sent.status, 200, "{sent:?}");
     dir.run(&["explain", "one"]).ok();
+}
+
+#[test]
+fn an_admin_listener_takes_administration_and_metrics_off_the_public_port() {
+    let dir = TestDir::new("admin-listen");
+    dir.write("evenkeel.toml", "[server]\nadmin_listen = '127.0.0.1:0'\n");
+    let server = ServerProcess::start(&dir, &[]);
+    dir.run(&["queue", "create", "q"]).ok();
+    let key = dir.run(&["tenant", "add", "acme"]).ok();
+    assert!(dir.run(&["tenant", "list"]).ok().contains("acme"));
+    dir.run(&["node", "list"]).ok();
+    let admin_key = server.admin_key().unwrap();
+    for path in ["/api/nodes", "/api/tenants", "/api/config", "/metrics", "/api/openapi.json"] {
+        assert_eq!(server.get_with_key(path, &admin_key).status, 404, "{path}");
+    }
+    // Tenants use queues on the public port, which accepts no admin key.
+    assert_eq!(server.get_with_key("/api/queues/q", &key).status, 200);
+    assert_eq!(server.get_with_key("/api/queues/q", &admin_key).status, 401);
+    let announced = dir.read("evenkeel-data/lock");
+    let admin = announced.lines().nth(1).unwrap().strip_prefix("http://").unwrap();
+    let on_admin = |path: &str, key: &str| {
+        let mut socket = TcpStream::connect(admin).unwrap();
+        let key = bearer(key);
+        write!(socket, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{key}\r\n").unwrap();
+        read(socket).status
+    };
+    for path in ["/api/nodes", "/metrics", "/livez", "/readyz"] {
+        assert_eq!(on_admin(path, &admin_key), 200, "{path}");
+    }
+    assert_eq!(on_admin("/api/nodes", &key), 403);
+    assert_eq!(on_admin("/v1/models", &key), 404);
+    for path in ["/livez", "/readyz"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+}
+
+#[test]
+fn files_of_the_data_directory_are_for_their_owner_only_whatever_the_umask() {
+    for umask in ["000", "277"] {
+        let dir = TestDir::new(&format!("admin-umask-{umask}"));
+        let script = format!("umask {umask}; exec \"$0\" serve --listen 127.0.0.1:0");
+        let mut shell = Command::new("sh");
+        shell.current_dir(dir.file("")).args(["-c", &script, env!("CARGO_BIN_EXE_evenkeel")]);
+        let server = ServerProcess::spawn(&mut shell);
+        dir.run(&["queue", "create", "q"]).ok();
+        dir.run(&["queue", "send", "q", "x"]).ok();
+        dir.run(&["tenant", "add", "acme"]).ok();
+        assert_eq!(server.post("/execute", &json!({"sql": "create table t (n int)"})).status, 401);
+        let mut directories = vec![dir.file("evenkeel-data")];
+        let mut files = 0;
+        while let Some(directory) = directories.pop() {
+            let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode(&directory), 0o700, "{}", directory.display());
+            for entry in fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()) {
+                if entry.is_dir() {
+                    directories.push(entry);
+                } else {
+                    assert_eq!(mode(&entry), 0o600, "{}", entry.display());
+                    files += 1;
+                }
+            }
+        }
+        assert!(files > 5, "{files} files");
+    }
+}
+
+#[test]
+fn a_new_tenant_has_no_name_that_means_something_else_and_an_existing_one_keeps_it() {
+    let dir = TestDir::new("admin-names");
+    for name in [".", "..", "other", "admin", "open", "a b", "a/b", "\u{7f}"] {
+        let refused = dir.run(&["tenant", "add", name]).failed();
+        let is_reserved = refused.contains("no tenant may be named");
+        assert!(is_reserved || refused.contains("a name must be 1 to 64 letters"), "{name:?}: {refused}");
+    }
+    dir.run(&["tenant", "add", "acme"]).ok();
+    let stored = dir.read("evenkeel-data/tenants.toml");
+    dir.write("evenkeel-data/tenants.toml", &stored.replace("acme", "other"));
+    let server = ServerProcess::spawn_until(&dir, "this name is ambiguous");
+    assert_eq!(server.get("/api/tenants").json()["tenants"][0]["name"], "other");
+    dir.run(&["tenant", "set", "other", "--weight", "2"]).ok();
 }

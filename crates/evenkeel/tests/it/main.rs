@@ -30,6 +30,7 @@ mod openapi;
 mod owners;
 mod paths;
 mod queues;
+mod security;
 mod serve;
 mod server_process;
 mod slow_readers;

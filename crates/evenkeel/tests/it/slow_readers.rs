@@ -86,16 +86,24 @@ fn curl_and_httpx_see_the_response_to_an_upload_with_a_wrong_key() {
         for _ in 0..mib {
             file.write_all(&vec![b'x'; 1 << 20]).unwrap();
         }
-        for length in ["Expect:", "Transfer-Encoding: chunked"] {
+        for (length, version) in [
+            ("Expect:", "--http1.1"),
+            ("Transfer-Encoding: chunked", "--http1.1"),
+            ("Expect:", "--http2-prior-knowledge"),
+        ] {
             let mut curl = Command::new("curl");
+            curl.arg(version);
             curl.args(["--silent", "--show-error", "--noproxy", "*", "--max-time", "60", "-H", "Expect:"]);
             curl.args(["-H", length, "-H", "Authorization: Bearer wrong", "-w", "%{http_code}"]);
             curl.args(["--data-binary", "@upload", &url]).current_dir(dir.file(""));
             let output = curl.output().unwrap();
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let error = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success(), "{mib} MiB, {length}: {error}");
-            assert!(text.contains("invalid_api_key") && text.ends_with("401"), "{mib} MiB, {length}: {text}");
+            assert!(output.status.success(), "{mib} MiB, {length} {version}: {error}");
+            assert!(
+                text.contains("invalid_api_key") && text.ends_with("401"),
+                "{mib} MiB, {length} {version}: {text}"
+            );
         }
     }
     run(python("early_response_client.py").arg(&url));

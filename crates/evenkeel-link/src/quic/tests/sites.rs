@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use noq::{Connection, Endpoint, EndpointConfig, TokioRuntime};
+use noq::{Connection, Endpoint, EndpointConfig};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
@@ -18,6 +18,7 @@ use crate::quic::endpoint::{PathEndpoint, PathRequest};
 use crate::quic::error::ConnectError;
 use crate::quic::hello::{Answer, MESSAGE_LEN_MAX, PathPurpose, PathRejection};
 use crate::quic::listener::{PathListener, SessionDirectory};
+use crate::quic::runtime::PathRuntime;
 use crate::quic::session_key::{SessionId, SessionKey};
 use crate::quic::socket;
 
@@ -147,7 +148,7 @@ impl RawClient {
 
 pub(super) fn raw_endpoint(server: Option<noq::ServerConfig>) -> Endpoint {
     let (socket, _) = socket::bind_listener(any_port()).unwrap();
-    Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(TokioRuntime)).unwrap()
+    Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(PathRuntime)).unwrap()
 }
 
 /// Shortens the handshake timeout, for a peer that will not answer.

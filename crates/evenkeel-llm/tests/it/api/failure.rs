@@ -260,7 +260,7 @@ async fn a_stream_without_an_end_of_stream_marker_is_not_complete() {
     let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
     let response = gateway.post(CHAT, CHAT_STREAM_BODY).await;
     assert!(response.body.contains("bad_upstream") && !response.body.contains("[DONE]"), "{}", response.body);
-    let other = gateway.post("/v1/others", r#"{"model":"m","stream":true,"input":"x"}"#).await;
+    let other = gateway.post("/v1/classify", r#"{"model":"m","stream":true,"input":"x"}"#).await;
     assert!(
         !other.body.contains("bad_upstream"),
         "other endpoints have no known end-of-stream marker: {}",

@@ -76,6 +76,7 @@ pub(crate) fn node(name: &str, url: &str, slots: u32) -> NodeOptions {
         max_concurrency: Some(Concurrency::Fixed(slots)),
         weight: Weight::ONE,
         api_key: None,
+        extra_paths: Vec::new(),
     }
 }
 

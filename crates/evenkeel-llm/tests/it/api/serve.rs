@@ -1,22 +1,23 @@
 //! Requests that are served.
 
-use http::Method;
+use evenkeel_llm::{LlmOptions, PassOptions};
+use http::{HeaderName, Method};
 
 use super::engine::{Engine, event, events};
-use super::harness::{CHAT, CHAT_BODY, CHAT_STREAM_BODY, COMPLETION, Gateway, next_chunk, node};
+use super::harness::{CHAT, CHAT_BODY, CHAT_STREAM_BODY, COMPLETION, Gateway, next_chunk, node, tenant};
 
 const DELTA: &str = r#"{"choices":[{"index":0,"delta":{"content":"hi"}}]}"#;
 const USAGE: &str = r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#;
 
 #[tokio::test]
-async fn a_non_streaming_chat_is_passed_through_unchanged() {
+async fn a_non_streaming_chat_is_passed_through_with_the_query_parameters_of_the_api() {
     let mut engine = Engine::start().await;
     let gateway = Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await;
-    let (response, ()) = tokio::join!(gateway.post("/v1/chat/completions?x=1", CHAT_BODY), async {
+    let (response, ()) = tokio::join!(gateway.post("/v1/chat/completions?x=1&beta=true", CHAT_BODY), async {
         let received = engine.next_request().await;
         assert_eq!(
             (received.path.as_str(), &received.body[..]),
-            ("/v1/chat/completions?x=1", CHAT_BODY.as_bytes())
+            ("/v1/chat/completions?beta=true", CHAT_BODY.as_bytes())
         );
         received.reply(
             200,
@@ -30,6 +31,37 @@ async fn a_non_streaming_chat_is_passed_through_unchanged() {
     let status = gateway.status().await;
     assert_eq!(status["tenants"][0]["served_cost"], 3 + 2 * 4);
     gateway.wait_until_idle().await;
+}
+
+#[tokio::test]
+async fn headers_that_speak_for_a_proxy_reach_nodes_only_if_configured() {
+    let sent = [
+        ("authorization", "Bearer ek-acme"),
+        ("forwarded", "for=192.0.2.1"),
+        ("x-forwarded-for", "192.0.2.1"),
+        ("x-forwarded-host", "evil.example"),
+        ("x-real-ip", "192.0.2.1"),
+        ("x-http-method-override", "DELETE"),
+        ("openai-organization", "org"),
+    ];
+    for passed in [vec![], vec![HeaderName::from_static("x-forwarded-for")]] {
+        let mut engine = Engine::start().await;
+        let pass = PassOptions { headers: passed.clone(), ..PassOptions::default() };
+        let nodes = vec![node("a", &engine.url, 1)];
+        let gateway =
+            Gateway::start_with(LlmOptions { nodes, pass, ..LlmOptions::default() }, vec![tenant("acme")])
+                .await;
+        let (response, ()) = tokio::join!(gateway.post_with(CHAT, &sent, CHAT_BODY), async {
+            let received = engine.next_request().await;
+            assert_eq!(received.headers["openai-organization"], "org");
+            for (name, _) in &sent[1..6] {
+                let is_passed = passed.iter().any(|passed| passed == name);
+                assert_eq!(received.headers.contains_key(*name), is_passed, "{name}");
+            }
+            received.reply(200, &[("content-type", "application/json")], COMPLETION);
+        });
+        assert_eq!(response.status, 200);
+    }
 }
 
 #[tokio::test]
