@@ -34,9 +34,9 @@ impl SqsApi {
         context: &RequestContext,
         request: AddPermission,
     ) -> Result<EmptyResponse, SqsError> {
-        let label = required("Label", request.label.as_deref())?;
-        check(label, &request)?;
         self.change(context, request.queue_url.as_deref(), |spec| {
+            let label = required("Label", request.label.as_deref())?;
+            check(label, &request)?;
             let arn = self.options.arn(spec.namespace, &spec.name);
             let mut policy = Policy::read(spec.metadata.policy.as_deref(), &arn);
             if policy.statements.iter().any(|known| known["Sid"] == label) {
@@ -54,8 +54,8 @@ impl SqsApi {
         context: &RequestContext,
         request: &RemovePermission,
     ) -> Result<EmptyResponse, SqsError> {
-        let label = required("Label", request.label.as_deref())?;
         self.change(context, request.queue_url.as_deref(), |spec| {
+            let label = required("Label", request.label.as_deref())?;
             let arn = self.options.arn(spec.namespace, &spec.name);
             let mut policy = Policy::read(spec.metadata.policy.as_deref(), &arn);
             let before = policy.statements.len();

@@ -219,9 +219,11 @@ impl SqsApi {
         context: &RequestContext,
         request: SetAttributes,
     ) -> Result<EmptyResponse, SqsError> {
-        let url = request.queue_url.as_deref();
-        let attributes = request.attributes.ok_or(SqsError::Missing { name: "Attributes" })?;
-        self.change(context, url, |spec| self.apply(&context.caller, spec, &attributes)).await
+        self.change(context, request.queue_url.as_deref(), |spec| {
+            let attributes = request.attributes.ok_or(SqsError::Missing { name: "Attributes" })?;
+            self.apply(&context.caller, spec, &attributes)
+        })
+        .await
     }
 
     pub(crate) async fn purge_queue(
