@@ -106,10 +106,13 @@ impl Deployment {
         };
         for node in &self.nodes {
             let what = format!("node {}", node.name);
-            wait(&what, &self.directory, async || is_ready(node, peers).await.unwrap_or(false)).await?;
+            wait(&what, &self.directory, async || {
+                is_ready(node, peers, &self.directory).await.unwrap_or(false)
+            })
+            .await?;
         }
         // HAProxy answers 503 until it has seen that a node is healthy.
-        let is_healthy = async || get(self.entry, "/healthz").await.is_ok();
+        let is_healthy = async || get(self.entry, "/healthz", "").await.is_ok();
         wait("the entry", &self.directory, is_healthy).await
     }
 
@@ -161,10 +164,12 @@ fn node_config(node: &NodeSettings, cluster: &str, database_url: &str) -> String
 }
 
 /// Reports whether a node serves and knows the figures of so many peers.
-async fn is_ready(node: &NodeSettings, peers: usize) -> Result<bool, RunError> {
+async fn is_ready(node: &NodeSettings, peers: usize, directory: &Path) -> Result<bool, RunError> {
     // Also connects to the database, whose identity peers must know.
-    get(node.address, "/healthz").await?;
-    let sql = get(node.address, "/api/sql").await?;
+    get(node.address, "/healthz", "").await?;
+    let key = fs::read_to_string(directory.join(node.name).join("data/admin.key"));
+    let key = key.map_err(|error| RunError(error.to_string()))?;
+    let sql = get(node.address, "/api/sql", &format!("authorization: Bearer {}\r\n", key.trim())).await?;
     let known = sql["datasources"][0]["peers"]["peers"].as_array().map(Vec::as_slice).unwrap_or_default();
     Ok(known.iter().filter(|peer| peer["scores"]["query"].is_number()).count() == peers)
 }
@@ -180,9 +185,9 @@ async fn wait(what: &str, directory: &Path, is_done: impl AsyncFn() -> bool) -> 
     Ok(())
 }
 
-async fn get(address: SocketAddr, path: &str) -> Result<Value, RunError> {
+async fn get(address: SocketAddr, path: &str, headers: &str) -> Result<Value, RunError> {
     let mut connection = HttpConnection::connect(address).await?;
-    connection.write(format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n").as_bytes()).await?;
+    connection.write(format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n{headers}\r\n").as_bytes()).await?;
     let response = http_load::receive(&mut connection).await?;
     if response.status != 200 {
         return Err(RunError(format!("status {}", response.status)));
