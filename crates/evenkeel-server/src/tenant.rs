@@ -17,6 +17,7 @@ use evenkeel_policy::weight::Weight;
 use http::{HeaderMap, Uri};
 use parking_lot::{Mutex, RwLock};
 use ring::digest::{SHA256, digest};
+use tokio::sync::watch;
 
 use crate::api_error::{ApiError, RateLimitKind};
 use crate::api_key::{KeyHash, check_length, credential, has_credential};
@@ -294,6 +295,23 @@ impl Tenants {
         self.by_account.get(&account)
     }
 
+    /// Reports whether a tenant that authenticated against an earlier table is still itself: active, with the same account,
+    /// and with every key that it had then. The tenant of open mode is, while there are no tenants.
+    ///
+    /// The key of the request is not recorded, so the loss of any key counts.
+    pub fn is_current(&self, tenant: &Tenant) -> bool {
+        if tenant.is_open() {
+            return self.is_empty();
+        }
+        let Some(current) = self.get(&tenant.settings.name) else { return false };
+        let has_key = |key: &KeyHash| current.settings.key_hashes.iter().any(|known| known.matches(key));
+        core::ptr::eq(Arc::as_ptr(current), tenant)
+            || current.id == tenant.id
+                && current.settings.account == tenant.settings.account
+                && current.settings.state == TenantState::Active
+                && tenant.settings.key_hashes.iter().all(has_key)
+    }
+
     /// Returns all tenants by id, including the tenant of open mode.
     pub fn all(&self) -> Vec<Arc<Tenant>> {
         let mut all: Vec<_> = self.by_name.values().chain([&self.open]).cloned().collect();
@@ -376,6 +394,8 @@ pub struct Authenticator {
     exposure: Exposure,
     insecure: InsecurePolicy,
     sites: TrustedSites,
+    /// Notified after each reload.
+    reloaded: watch::Sender<()>,
 }
 
 impl Authenticator {
@@ -384,7 +404,8 @@ impl Authenticator {
         check_exposure(tenants.len(), exposure, insecure)?;
         let origin = std::time::Instant::now();
         let tenants = RwLock::new(Arc::new(tenants));
-        Ok(Self { origin, tenants, exposure, insecure, sites: TrustedSites::default() })
+        let sites = TrustedSites::default();
+        Ok(Self { origin, tenants, exposure, insecure, sites, reloaded: watch::Sender::new(()) })
     }
 
     /// Sets the names of this server and the sites whose pages may use it.
@@ -412,7 +433,26 @@ impl Authenticator {
         let (next, removed) = current.next(tenants, admin)?;
         check_exposure(next.len(), self.exposure, self.insecure)?;
         *current = Arc::new(next);
+        drop(current);
+        self.reloaded.send_replace(());
         Ok(removed)
+    }
+
+    /// Reports whether a caller that authenticated earlier is still valid: see [`Tenants::is_current`].
+    pub fn is_current(&self, caller: &Caller) -> bool {
+        match caller {
+            Caller::Tenant(tenant) => self.tenants().is_current(tenant),
+            Caller::Admin | Caller::Public => true,
+        }
+    }
+
+    /// Waits until a reload makes a caller invalid.
+    pub async fn until_invalid(&self, caller: &Caller) {
+        let mut reloaded = self.reloaded.subscribe();
+        while self.is_current(caller) {
+            // The sender lives as long as `self`, so that this is no error.
+            drop(reloaded.changed().await);
+        }
     }
 
     /// Rejects a request to a route that a web page of another site may have sent, where no key protects the route, and

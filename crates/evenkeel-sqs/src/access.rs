@@ -5,7 +5,7 @@
 //! queue that does not exist.
 
 use evenkeel_policy::account::AccountNumber;
-use evenkeel_queue::{Namespace, Queue};
+use evenkeel_queue::{Namespace, Queue, QueueSettings};
 use evenkeel_server::tenant::{Caller, QUEUES_MAX, Tenant, Tenants};
 
 use crate::api::SqsApi;
@@ -38,6 +38,19 @@ pub fn owner_name(tenants: &Tenants, namespace: Namespace) -> Option<String> {
     Some(name.unwrap_or_else(|| account.to_string()))
 }
 
+/// Reports whether every tenant may perform an operation on a shared queue without a policy.
+///
+/// The administrator has shared a queue to exchange messages, not to give it away. The messages of a queue with dispatch
+/// are jobs that the gateway runs for their senders. A queue that nobody decided to share is open to every operation, as
+/// it was before there were owners.
+fn is_open_to_all(settings: &QueueSettings, metadata: &QueueMetadata, operation: Operation) -> bool {
+    if settings.dispatch.is_some() {
+        return Operation::SENDING.contains(&operation);
+    }
+    let is_exchange = Operation::GRANTABLE.contains(&operation) && operation != Operation::PurgeQueue;
+    is_exchange || !metadata.shared_on_purpose
+}
+
 impl SqsApi {
     /// Finds the queue that a caller names, if the caller may perform the operation on it.
     pub(crate) fn find(&self, caller: &Caller, queue: QueueRef<'_>, operation: Operation) -> Option<Queue> {
@@ -57,35 +70,47 @@ impl SqsApi {
         match (caller, operation) {
             (Caller::Admin, _) => true,
             (Caller::Public, _) => false,
+            // A request may wait while the tenant is removed.
+            (Caller::Tenant(tenant), _) if !self.auth.tenants().is_current(tenant) => false,
             // Creating a queue that exists returns it to everyone who can use it.
             (Caller::Tenant(_), Operation::CreateQueue | Operation::ListQueues) => self.sees(caller, queue),
             (Caller::Tenant(tenant), _) => {
-                queue.descriptor().namespace == home_of(caller) || self.grants(tenant, queue, &[operation])
+                self.owns(caller, queue) || self.grants(tenant, queue, &[operation])
             }
         }
     }
 
-    /// Reports whether a caller finds a queue by its name alone and sees it in lists.
-    pub(crate) fn sees(&self, caller: &Caller, queue: &Queue) -> bool {
-        let namespace = queue.descriptor().namespace;
+    /// Reports whether a caller is the owner of a queue; an administrator owns every queue.
+    pub(crate) fn owns(&self, caller: &Caller, queue: &Queue) -> bool {
         match caller {
             Caller::Admin => true,
             Caller::Public => false,
-            Caller::Tenant(_) if namespace == home_of(caller) => true,
+            Caller::Tenant(_) => queue.descriptor().namespace == home_of(caller),
+        }
+    }
+
+    /// Reports whether `ListQueues` shows a queue to a caller.
+    pub(crate) fn sees(&self, caller: &Caller, queue: &Queue) -> bool {
+        match caller {
+            _ if self.owns(caller, queue) => true,
             Caller::Tenant(tenant) => {
-                namespace == Namespace::Shared && self.grants(tenant, queue, &Operation::GRANTABLE)
+                queue.descriptor().namespace == Namespace::Shared
+                    && self.grants(tenant, queue, &Operation::GRANTABLE)
             }
+            Caller::Admin | Caller::Public => false,
         }
     }
 
     /// Reports whether a tenant that does not own a queue may perform one of the operations on it.
     ///
-    /// Every tenant may do everything with a shared queue, unless the administrator has set a policy.
+    /// Without a policy of the administrator, the kind of a shared queue decides.
     fn grants(&self, tenant: &Tenant, queue: &Queue, operations: &[Operation]) -> bool {
         let descriptor = queue.descriptor();
         let metadata = QueueMetadata::read(&descriptor.metadata);
         if descriptor.namespace == Namespace::Shared && !metadata.policy_enforced {
-            return true;
+            return operations
+                .iter()
+                .any(|&operation| is_open_to_all(&descriptor.settings, &metadata, operation));
         }
         let Some(policy) = metadata.policy else { return false };
         let Some(account) = tenant.settings.account else { return false };

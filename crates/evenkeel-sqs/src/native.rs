@@ -82,7 +82,7 @@ impl Native {
         let queue = |name: &str, operation| self.queue(&caller, name, operation);
         match (method.to_owned().as_str(), parts.as_slice()) {
             ("PUT", [name]) => self.put(&mut request, name).await,
-            ("GET", [name]) => self.show(&queue(name, Op::GetQueueAttributes)?),
+            ("GET", [name]) => self.show(&caller, &queue(name, Op::GetQueueAttributes)?),
             ("DELETE", [name]) => self.delete(&request, name).await,
             ("POST", [name, "messages"]) => self.send(&mut request, &queue(name, Op::SendMessage)?).await,
             ("GET", [name, "messages"]) => peek(&request, &queue(name, Op::ReceiveMessage)?).await,

@@ -1,10 +1,14 @@
 //! Evaluation of queue policies, which grant operations on a queue to other accounts.
 //!
-//! Guarantees: an operation is granted only by a statement that allows it and that this module understands completely;
-//! a statement that denies it wins. A statement with an element that is not known here (`Condition`, `NotPrincipal` …)
+//! Guarantees: an operation is granted only by a statement whose elements are all known and each have a matching entry; a
+//! statement that denies it wins. A policy with a statement that has no valid effect, or an empty list of actions, grants
+//! nothing, and neither does one with a duplicate key. A statement with an element that is not known here (`Condition`, `NotPrincipal` …)
 //! therefore grants nothing, and denies everything that its known elements cover. Owners are not subject to the policy.
 
+use core::fmt;
+
 use evenkeel_policy::account::AccountNumber;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use crate::operation::Operation;
@@ -43,6 +47,15 @@ impl Operation {
         Self::SendMessageBatch,
     ];
 
+    /// Operations of clients that only send messages to a queue.
+    pub(crate) const SENDING: [Self; 5] = [
+        Self::GetQueueAttributes,
+        Self::GetQueueUrl,
+        Self::ListDeadLetterSourceQueues,
+        Self::SendMessage,
+        Self::SendMessageBatch,
+    ];
+
     /// Returns the action that policies name; a batch needs the same permission as its entries.
     fn action(self) -> &'static str {
         let name = self.name();
@@ -52,7 +65,7 @@ impl Operation {
 
 /// Reports whether a policy grants an operation.
 pub(crate) fn grants(policy: &str, request: PolicyRequest<'_>) -> bool {
-    let Ok(policy) = serde_json::from_str::<Map<String, Value>>(policy) else { return false };
+    let Some(policy) = parse(policy) else { return false };
     let is_known = policy.keys().all(|key| ["Version", "Id", "Statement"].contains(&key.as_str()));
     if !is_known || !Operation::GRANTABLE.contains(&request.operation) {
         return false;
@@ -61,12 +74,92 @@ pub(crate) fn grants(policy: &str, request: PolicyRequest<'_>) -> bool {
     let Some(statements) = items(statements).map(Value::as_object).collect::<Option<Vec<_>>>() else {
         return false;
     };
+    if !statements.iter().all(|statement| is_well_formed(statement)) {
+        return false;
+    }
     let has = |effect: &str, matches: fn(&Map<String, Value>, PolicyRequest<'_>) -> bool| {
         let with_effect =
             statements.iter().filter(|statement| statement.get("Effect").is_some_and(|e| e == effect));
         with_effect.into_iter().any(|statement| matches(statement, request))
     };
     has("Allow", allows) && !has("Deny", denies)
+}
+
+/// Parses a policy; `None` unless it is a JSON object without duplicate keys.
+pub(crate) fn parse(policy: &str) -> Option<Map<String, Value>> {
+    match serde_json::from_str(policy) {
+        Ok(UniqueKeys(Value::Object(policy))) => Some(policy),
+        _ => None,
+    }
+}
+
+/// JSON in which no object has a key twice; parsers differ in which of the two values counts.
+struct UniqueKeys(Value);
+
+impl<'de> Deserialize<'de> for UniqueKeys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(UniqueKeysVisitor).map(Self)
+    }
+}
+
+struct UniqueKeysVisitor;
+
+impl<'de> Visitor<'de> for UniqueKeysVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON without duplicate keys")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some((key, UniqueKeys(value))) = entries.next_entry::<String, UniqueKeys>()? {
+            if object.contains_key(&key) {
+                return Err(A::Error::custom(format_args!("duplicate key {key:?}")));
+            }
+            object.insert(key, value);
+        }
+        Ok(Value::Object(object))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Value, A::Error> {
+        let mut array = Vec::new();
+        while let Some(UniqueKeys(element)) = elements.next_element()? {
+            array.push(element);
+        }
+        Ok(Value::Array(array))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::from(text))
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Value, E> {
+        Ok(Value::from(number))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Value, E> {
+        Ok(Value::from(number))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Value, E> {
+        Ok(Value::from(number))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+}
+
+/// Reports whether a statement has a known effect and no empty list of actions.
+fn is_well_formed(statement: &Map<String, Value>) -> bool {
+    let is_effect = statement.get("Effect").is_some_and(|effect| effect == "Allow" || effect == "Deny");
+    let has_actions = statement.get("Action").is_none_or(|actions| items(actions).len() > 0);
+    is_effect && has_actions
 }
 
 fn allows(statement: &Map<String, Value>, request: PolicyRequest<'_>) -> bool {
@@ -141,6 +234,7 @@ fn any(value: &Value, matches: &dyn Fn(&str) -> Match) -> Match {
     let results: Vec<Match> =
         items(value).map(|item| item.as_str().map_or(Match::Unknown, matches)).collect();
     match results {
+        _ if results.is_empty() => Match::Unknown,
         _ if results.contains(&Match::Yes) => Match::Yes,
         _ if results.contains(&Match::Unknown) => Match::Unknown,
         _ => Match::No,
@@ -321,6 +415,35 @@ mod tests {
         ] {
             assert!(!denied(changes.clone()), "{changes}");
         }
+    }
+
+    #[test]
+    fn a_policy_with_a_malformed_statement_grants_nothing() {
+        for malformed in [
+            statement("Permit", json!({})),
+            statement("Deny", json!({"Effect": null})),
+            statement("deny", json!({})),
+            statement("Deny", json!({"Action": []})),
+            statement("Deny", json!({"Principal": {"AWS": []}})),
+            statement("Deny", json!({"Resource": []})),
+        ] {
+            let statements = json!({"Statement": [statement("Allow", json!({})), malformed]});
+            assert!(!allowed(&statements, Operation::SendMessage), "{statements}");
+        }
+    }
+
+    #[test]
+    fn a_policy_with_a_duplicate_key_is_no_policy() {
+        let text = policy(json!({})).to_string();
+        assert_eq!(parse(&text).map(Value::Object), Some(policy(json!({}))));
+        for (once, twice) in
+            [(r#""Sid":"#, r#""Effect":"Deny","Sid":"#), (r#""Version":"#, r#""Version":"1","Version":"#)]
+        {
+            assert!(text.contains(once), "{text}");
+            assert_eq!(parse(&text.replace(once, twice)), None, "{twice}");
+        }
+        let numbers = r#"{"a": [1, -1, 1.5, true, null, "x"]}"#;
+        assert_eq!(Value::Object(parse(numbers).unwrap()), json!({"a": [1, -1, 1.5, true, null, "x"]}));
     }
 
     #[test]

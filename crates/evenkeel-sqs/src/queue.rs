@@ -110,6 +110,9 @@ impl SqsApi {
             self.check_same(&context.caller, &queue, &attributes)?;
             return Ok(QueueUrlResponse { queue_url: self.url_of(context, &queue) });
         }
+        if !self.auth.is_current(&context.caller) {
+            return Err(SqsError::NoQueue);
+        }
         let mut spec = self.new_spec(home_of(&context.caller), name);
         self.apply(&context.caller, &mut spec, &attributes)?;
         spec.metadata.tags = tags;

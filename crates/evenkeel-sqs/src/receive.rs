@@ -116,7 +116,7 @@ impl SqsApi {
         json
     }
 
-    /// Receives messages with long polling; returns an empty list on shutdown.
+    /// Receives messages with long polling; returns an empty list on shutdown, or when the caller becomes invalid.
     pub(crate) async fn receive(
         &self,
         caller: &Caller,
@@ -129,15 +129,16 @@ impl SqsApi {
             biased;
             received = queue.receive(options) => received?,
             _ = stopping.wait_for(|stopping| *stopping) => Vec::new(),
+            () = self.auth.until_invalid(caller) => Vec::new(),
         };
-        // The queue may have got another owner or policy during the wait.
-        if !received.is_empty() && !self.allows(caller, queue, Operation::ReceiveMessage) {
-            let receipts: Vec<Receipt> = received.into_iter().map(|delivery| delivery.receipt).collect();
-            // Errors are ignored: those deliveries ended in the meantime.
-            drop(queue.release(&receipts).await);
-            return Err(Rejection::QueueDeleted);
+        // The queue may have got another owner or policy during the wait, and the caller may have become invalid.
+        if received.is_empty() || self.allows(caller, queue, Operation::ReceiveMessage) {
+            return Ok(received);
         }
-        Ok(received)
+        let receipts: Vec<Receipt> = received.into_iter().map(|delivery| delivery.receipt).collect();
+        // Errors are ignored: those deliveries ended in the meantime.
+        drop(queue.release(&receipts).await);
+        if self.auth.is_current(caller) { Err(Rejection::QueueDeleted) } else { Ok(Vec::new()) }
     }
 
     fn received_message<'a>(

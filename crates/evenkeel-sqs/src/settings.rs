@@ -15,6 +15,7 @@ use crate::limit::{
     DELAY_SECS, HEADROOM, KEY_REUSE_SECS, MESSAGE_BYTES, POLICY_MAX, RETENTION_SECS, VISIBILITY_SECS,
     WAIT_SECS,
 };
+use crate::policy;
 use crate::queue_metadata::QueueMetadata;
 use crate::redrive;
 
@@ -185,8 +186,12 @@ impl SqsApi {
                 settings.message_bytes_max = number(&MESSAGE_BYTES)? + HEADROOM;
             }
             AttributeName::Policy => {
-                let error = || bad(format!("Must be a JSON object of at most {POLICY_MAX} bytes."));
-                spec.metadata.policy = policy(value).ok_or_else(error)?;
+                let error = || {
+                    bad(format!(
+                        "Must be a JSON object of at most {POLICY_MAX} bytes without duplicate keys."
+                    ))
+                };
+                spec.metadata.policy = parse_policy(value).ok_or_else(error)?;
             }
             AttributeName::RedrivePolicy => redrive::apply_policy(self, caller, spec, value)?,
             AttributeName::RedriveAllowPolicy => spec.metadata.redrive_allow = redrive::check_allow(value)?,
@@ -271,10 +276,10 @@ impl SqsApi {
 }
 
 /// Parses a policy: `None` if it is invalid, `Some(None)` if it is empty, which removes it.
-fn policy(value: &str) -> Option<Option<String>> {
+fn parse_policy(value: &str) -> Option<Option<String>> {
     if value.is_empty() {
         return Some(None);
     }
-    let is_object = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(value).is_ok();
-    (is_object && value.len() <= POLICY_MAX).then(|| Some(value.to_owned()))
+    let is_valid = value.len() <= POLICY_MAX && policy::parse(value).is_some();
+    is_valid.then(|| Some(value.to_owned()))
 }

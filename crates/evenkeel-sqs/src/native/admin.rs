@@ -9,12 +9,14 @@ use evenkeel_queue::{DeliveryOrder, Namespace, Queue, QueueSettings};
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
 use evenkeel_server::route::ServerRequest;
+use evenkeel_server::tenant::Caller;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::json::{create_error, queue_error};
 use super::{Native, check_admin, json_response, no_queue, number, query, read, within};
+use crate::access::home_of;
 use crate::arn::QueueRef;
 use crate::fifo;
 use crate::limit::{HEADROOM, POLICY_MAX};
@@ -52,7 +54,7 @@ impl Native {
     pub(super) fn list(&self, request: &ServerRequest) -> Result<Response, ApiError> {
         let [prefix, after, max] = query(request, ["prefix", "after", "max"])?;
         let max = number("max", max.as_deref(), 1_000, 1..=PAGE_MAX)?;
-        let after = after.as_deref().map(|after| self.list_position(after)).transpose()?;
+        let after = after.as_deref().map(|after| self.list_position(&request.caller, after)).transpose()?;
         let is_visible = |queue: &Queue| self.sqs.sees(&request.caller, queue);
         let found = self.sqs.queues.list(&prefix.unwrap_or_default(), after, max as usize, is_visible);
         let queues: Vec<Value> = found.iter().map(|queue| self.totals_json(queue)).collect();
@@ -60,14 +62,27 @@ impl Native {
     }
 
     /// Parses the last queue of the previous page: `name`, or `owner/name` among queues of the same name.
-    fn list_position<'a>(&self, after: &'a str) -> Result<ListPosition<'a>, ApiError> {
+    ///
+    /// A tenant knows only itself and the account of shared queues.
+    fn list_position<'a>(&self, caller: &Caller, after: &'a str) -> Result<ListPosition<'a>, ApiError> {
         let unknown = || ApiError::invalid(format!("the owner in {after:?} is not known"));
-        let QueueRef { namespace, name } = self.queue_ref(after).ok_or_else(unknown)?;
+        let is_known = |namespace: Namespace| {
+            matches!(caller, Caller::Admin) || namespace == Namespace::Shared || namespace == home_of(caller)
+        };
+        let found = self.queue_ref(after).filter(|queue| queue.namespace.is_none_or(is_known));
+        let QueueRef { namespace, name } = found.ok_or_else(unknown)?;
         Ok(ListPosition { name, namespace })
     }
 
-    pub(super) fn show(&self, queue: &Queue) -> Result<Response, ApiError> {
-        json_response(StatusCode::OK, &self.to_json(queue)?)
+    /// Shows a queue; its dispatch target, which may contain a token, only to its owner.
+    pub(super) fn show(&self, caller: &Caller, queue: &Queue) -> Result<Response, ApiError> {
+        let mut json = self.to_json(queue)?;
+        if !self.sqs.owns(caller, queue)
+            && let Some(Value::Object(dispatch)) = json["settings"].get_mut("dispatch")
+        {
+            dispatch.remove("target");
+        }
+        json_response(StatusCode::OK, &json)
     }
 
     pub(super) fn to_json(&self, queue: &Queue) -> Result<Value, ApiError> {

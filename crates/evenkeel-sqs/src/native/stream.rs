@@ -1,8 +1,8 @@
 //! `GET /api/queues/{queue}/stream`: streams messages as server-sent events or as lines of JSON.
 //!
 //! Guarantees: a consumer has at most `max_in_flight` unacknowledged messages. When it disconnects, they are nacked and
-//! redelivered to other consumers at once, as when it may no longer use the queue; when the server stops or the queue fails, they stay leased until their
-//! leases expire.
+//! redelivered to other consumers at once, as when it may no longer use the queue, or when its tenant is removed, disabled
+//! or loses a key. When the server stops or the queue fails, they stay leased until their leases expire.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -184,6 +184,11 @@ impl Stream {
             biased;
             _ = stopping.wait_for(|stopping| *stopping) => StreamStop::ServerSide,
             _ = disconnect.ended() => StreamStop::Disconnected,
+            () = self.native.sqs.auth.until_invalid(&self.caller) => {
+                // A client that does not read gets no error.
+                drop(self.chunks.try_send(self.format_error(&ApiError::Unauthenticated)));
+                StreamStop::Disconnected
+            }
             stop = self.feed() => stop,
         };
         let streams = &self.native.sqs.streams;
@@ -216,7 +221,7 @@ impl Stream {
                     continue;
                 }
                 Err(rejection) => {
-                    drop(self.chunks.send(self.format_error(rejection)).await);
+                    drop(self.chunks.send(self.format_error(&queue_error(rejection))).await);
                     return StreamStop::ServerSide;
                 }
             };
@@ -231,7 +236,7 @@ impl Stream {
         let receipts: Vec<Receipt> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
         // Errors are ignored: those deliveries ended in the meantime.
         drop(self.queue.release(&receipts).await);
-        drop(self.chunks.send(self.format_error(Rejection::QueueDeleted)).await);
+        drop(self.chunks.send(self.format_error(&queue_error(Rejection::QueueDeleted))).await);
         StreamStop::Disconnected
     }
 
@@ -272,8 +277,8 @@ impl Stream {
         })
     }
 
-    fn format_error(&self, rejection: Rejection) -> Bytes {
-        let json = queue_error(rejection).to_json();
+    fn format_error(&self, error: &ApiError) -> Bytes {
+        let json = error.to_json();
         Bytes::from(match self.format {
             StreamFormat::Events => format!("event: error\ndata: {json}\n\n"),
             StreamFormat::Lines => format!("{json}\n"),

@@ -1,6 +1,7 @@
 //! Owners of queues: the native API, the command line, account numbers and metrics. SQS clients are tested in `evenkeel-sqs`.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
@@ -241,6 +242,85 @@ fn a_stream_ends_when_its_consumer_may_no_longer_use_the_queue() {
     stream.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("event: error") && !rest.contains("of acme"), "{rest}");
     assert_eq!(gateway.receive(acme, "jobs"), ["of acme"]);
+}
+
+/// Opens a stream and reads the status line.
+fn open_stream(server: &ServerProcess, key: Option<&str>) -> BufReader<TcpStream> {
+    let headers = key.map(|key| format!("authorization: Bearer {}\r\n", key.trim())).unwrap_or_default();
+    let mut stream = BufReader::new(server.send("GET", "/api/queues/jobs/stream", &headers, &Value::Null));
+    let mut status = String::new();
+    stream.read_line(&mut status).unwrap();
+    assert!(status.contains("200"), "{status}");
+    stream
+}
+
+#[test]
+fn a_stream_ends_when_its_tenant_is_removed_or_disabled_or_gets_another_key() {
+    let gateway = Gateway::start("owners-revoked");
+    gateway.run(&["queue", "create", "jobs", "--shared"]);
+    for change in [
+        &["tenant", "remove", "guest"][..],
+        &["tenant", "rotate", "guest"],
+        &["tenant", "set", "guest", "--state", "disabled"],
+    ] {
+        let key = gateway.dir.run(&["tenant", "add", "guest"]).ok();
+        let mut stream = open_stream(&gateway.server, Some(&key));
+        gateway.run(change);
+        assert_eq!(gateway.send(&gateway.acme, "jobs", "of acme"), 201);
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains("event: error") && !rest.contains("of acme"), "{change:?}: {rest}");
+        if change[1] != "remove" {
+            gateway.run(&["tenant", "remove", "guest"]);
+        }
+    }
+    assert_eq!(gateway.receive(&gateway.acme, "jobs"), ["of acme"; 3]);
+}
+
+#[test]
+fn a_stream_without_a_key_ends_when_the_first_tenant_is_added() {
+    let dir = TestDir::new("owners-first-tenant");
+    let server = ServerProcess::start(&dir, &[]);
+    dir.run(&["queue", "create", "jobs"]).ok();
+    let mut stream = open_stream(&server, None);
+    dir.run(&["tenant", "add", "acme"]).ok();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("event: error"), "{rest}");
+}
+
+#[test]
+fn the_target_of_dispatch_is_shown_to_the_owner_and_the_administrator_only() {
+    let gateway = Gateway::start("owners-target");
+    let Gateway { acme, mallory, .. } = &gateway;
+    let dispatch = r#"dispatch={"target": "/v1/chat/completions"}"#;
+    gateway.run(&["queue", "create", "common", "--shared", dispatch]);
+    gateway.run(&["queue", "create", "own", "--owner", "acme", dispatch]);
+    let target = |key: &str, queue: &str| {
+        let shown = gateway.get(key, &format!("/api/queues/{queue}"));
+        assert!(shown["settings"]["dispatch"]["concurrency"].is_u64(), "{shown}");
+        shown["settings"]["dispatch"].get("target").cloned()
+    };
+    assert_eq!(target(mallory, "common"), None);
+    assert_eq!(target(acme, "own"), Some(json!("/v1/chat/completions")));
+    assert!(gateway.run(&["queue", "stats", "common", "--json"]).contains("/v1/chat/completions"));
+    // The jobs of other tenants are neither read nor taken.
+    assert_eq!(gateway.call(mallory, "GET", "/api/queues/common/messages", &Value::Null).status, 404);
+    assert_eq!(gateway.call(mallory, "POST", "/api/queues/common/receive", &json!({})).status, 404);
+    assert_eq!(gateway.call(mallory, "GET", "/api/queues/common/stream", &Value::Null).status, 404);
+}
+
+#[test]
+fn the_position_in_a_list_does_not_reveal_the_names_of_tenants() {
+    let gateway = Gateway::start("owners-position");
+    let Gateway { mallory, .. } = &gateway;
+    let list = |owner: &str| {
+        let reply = gateway.call(mallory, "GET", &format!("/api/queues?after={owner}%2Fa"), &Value::Null);
+        (reply.status, reply.body.replace(owner, "OWNER"))
+    };
+    assert_eq!(list("acme"), list("nobody"));
+    assert_eq!(list("acme").0, 400);
+    assert_eq!(list("mallory").0, 200);
 }
 
 #[test]
