@@ -1,6 +1,6 @@
-//! Flows of datagrams: unreliable, but with numbers, so that the receiver drops copies and restores an order.
+//! Datagram flows: delivery is not reliable, but each datagram has a sequence number.
 //!
-//! The frame that opens such a flow, its end and its reset are as reliable as those of other flows.
+//! Opening, ending and resetting a flow are reliable.
 //!
 //! Limits: those of the [send queue](send_queue) and the [receiver](receiver) of each flow; [`RECEIVED_BYTES_MAX`] bytes
 //! received by all flows; [`EARLY_MAX`] datagrams of flows that are not open yet.
@@ -38,7 +38,7 @@ const EARLY_MAX: usize = 64;
 
 /// State of all flows of datagrams.
 #[derive(Debug, Default)]
-pub(super) struct DatagramLane {
+pub(super) struct DatagramFlows {
     /// Flows with datagrams to send.
     pub(super) ready: ReadyFlows,
     /// Flows that wait for a path with room.
@@ -126,7 +126,7 @@ pub struct DatagramCounters {
     pub received: u64,
     /// Copies that were dropped.
     pub duplicates: u64,
-    /// Datagrams that the peer sent and that were given up; those of a flow that does not wait for them may still arrive.
+    /// Missing sequence numbers: given up (`stripe`), or not arrived yet (`pin`, `duplicate`).
     pub lost: u64,
     /// Datagrams that arrived after they had been given up, and were dropped.
     pub late: u64,
@@ -177,7 +177,7 @@ impl LinkSession {
         read.flatten().map_or(Read::Pending, Read::Data)
     }
 
-    /// Returns the work for the next datagram of a flow; its other copies and fragments are queued.
+    /// Queues all copies and fragments of the next datagram and returns the first queued transmission.
     pub(super) fn transmit_datagram(&mut self, now: Instant, id: FlowId) -> Option<Transmit> {
         let next_len = |flow: &mut LinkFlow| flow.datagrams.as_mut()?.send.next_len(now);
         let len = self.flows.update(id, next_len).flatten()?;
@@ -246,8 +246,8 @@ impl LinkSession {
         }
     }
 
-    /// Handles a datagram of a flow.
-    pub(super) fn receive_message(
+    /// Handles a datagram of a flow, or a fragment of one.
+    pub(super) fn receive_fragment(
         &mut self,
         now: Instant,
         path: PathId,
