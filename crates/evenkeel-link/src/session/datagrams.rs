@@ -11,11 +11,11 @@ mod reorder;
 mod send_queue;
 mod sequence_window;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use evenkeel_policy::id::PathId;
-use evenkeel_policy::time::{Duration, Instant};
+use evenkeel_policy::time::Instant;
 
 use super::flow_table::{FlowKnowledge, LinkFlow};
 use super::link_path::LinkPath;
@@ -43,10 +43,8 @@ pub(super) struct DatagramFlows {
     pub(super) ready: ReadyFlows,
     /// Flows that wait for a path with room.
     blocked: BTreeSet<FlowId>,
-    /// Flows with datagrams that wait for earlier ones.
-    reordering: BTreeSet<FlowId>,
-    /// Time for which they wait at most.
-    deadline: Duration,
+    /// Flows with datagrams that wait for earlier ones, and the time at which the first of them has waited long enough.
+    reordering: BTreeMap<FlowId, Instant>,
     /// Datagrams that arrived before the frame that opens their flow.
     early: VecDeque<EarlyDatagram>,
     /// Counters of the flows that have ended.
@@ -310,23 +308,21 @@ impl LinkSession {
         // Each side decides which paths it sends on, so a path that this side does not use may carry the flow.
         let used: BTreeSet<PathId> = halves.receive.paths().collect();
         let rule = self.paths.release_rule(now, &used);
-        self.datagrams.deadline = rule.deadline;
         let released = self.flows.update(id, |flow| {
-            let Some(halves) = &mut flow.datagrams else { return (Vec::new(), false, false) };
+            let Some(halves) = &mut flow.datagrams else { return (Vec::new(), None, false) };
             let delays = halves.receive.release(now, &rule);
-            let is_waiting = halves.receive.held() > 0;
+            let due_at = halves.receive.due_at(rule.deadline);
             let is_event_due = halves.receive.is_readable() && std::mem::take(&mut flow.wants_read);
-            (delays, is_waiting, is_event_due)
+            (delays, due_at, is_event_due)
         });
-        let Some((delays, is_waiting, is_event_due)) = released else { return };
+        let Some((delays, due_at, is_event_due)) = released else { return };
         for delay in delays {
             self.observe(Observation::ReorderDelay { delay });
         }
-        if is_waiting {
-            self.datagrams.reordering.insert(id);
-        } else {
-            self.datagrams.reordering.remove(&id);
-        }
+        match due_at {
+            Some(due_at) => self.datagrams.reordering.insert(id, due_at),
+            None => self.datagrams.reordering.remove(&id),
+        };
         if is_event_due {
             self.events.push_back(SessionEvent::Readable { flow: id });
         }
@@ -334,19 +330,15 @@ impl LinkSession {
 
     /// Returns the time at which datagrams have waited long enough for earlier ones.
     pub(super) fn datagrams_due_at(&self) -> Option<Instant> {
-        self.datagrams.reordering.iter().filter_map(|id| self.reorder_due_at(*id)).min()
-    }
-
-    fn reorder_due_at(&self, id: FlowId) -> Option<Instant> {
-        self.flows.get(id)?.datagrams.as_ref()?.receive.due_at(self.datagrams.deadline)
+        self.datagrams.reordering.values().min().copied()
     }
 
     /// Gives up the missing datagrams whose deadline has passed.
     pub(super) fn release_due_datagrams(&mut self, now: Instant) {
-        if self.datagrams_due_at().is_some_and(|due| due <= now) {
-            for id in self.datagrams.reordering.clone() {
-                self.release_datagrams(now, id);
-            }
+        let due = self.datagrams.reordering.iter().filter(|(_, due_at)| **due_at <= now);
+        let due: Vec<FlowId> = due.map(|(id, _)| *id).collect();
+        for id in due {
+            self.release_datagrams(now, id);
         }
     }
 
