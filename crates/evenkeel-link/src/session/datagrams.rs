@@ -47,7 +47,7 @@ pub(super) struct DatagramFlows {
     reordering: BTreeMap<FlowId, Instant>,
     /// Datagrams that arrived before the frame that opens their flow.
     early: VecDeque<EarlyDatagram>,
-    /// Counters of the flows that have ended.
+    /// Counters of the flows that have ended, and of dropped early datagrams.
     ended: DatagramCounters,
 }
 
@@ -128,7 +128,7 @@ pub struct DatagramCounters {
     pub lost: u64,
     /// Datagrams that arrived after they had been given up, and were dropped.
     pub late: u64,
-    /// Datagrams dropped because the application did not read, or there was no memory.
+    /// Datagrams dropped because a receive buffer was full; at the limits of all flows together, each fragment counts.
     pub unread: u64,
 }
 
@@ -268,11 +268,11 @@ impl LinkSession {
                 return Err(ProtocolError::UnknownFlow { flow: id });
             }
             FlowKnowledge::Unused => {
-                let early = &mut self.datagrams.early;
-                if EARLY_MAX <= early.len() {
-                    early.pop_front();
+                if EARLY_MAX <= self.datagrams.early.len() {
+                    self.datagrams.early.pop_front();
+                    self.datagrams.ended.unread += 1;
                 }
-                early.push_back(EarlyDatagram { path, message });
+                self.datagrams.early.push_back(EarlyDatagram { path, message });
                 return Ok(());
             }
             FlowKnowledge::Ended(_) | FlowKnowledge::Forgotten => return Ok(()),

@@ -277,7 +277,7 @@ fn datagrams_that_arrive_before_their_flow_is_open_are_delivered() {
 }
 
 #[test]
-fn at_most_64_datagrams_wait_for_the_opening_of_their_flows() {
+fn at_most_64_datagrams_wait_for_the_opening_of_their_flows_and_the_others_count_as_unread() {
     let mut pair = Pair::new();
     for sequence in 0..100 {
         let message = Message {
@@ -292,6 +292,7 @@ fn at_most_64_datagrams_wait_for_the_opening_of_their_flows() {
     let open = Frame::Open { flow: FlowId(8), lane: PIN, target: String::new() };
     pair.ends[1].handle_frame(pair.now, A, open).unwrap();
     assert_eq!(pair.received(1, FlowId(8)).len(), 64);
+    assert_eq!((pair.counters(1).received, pair.counters(1).unread), (64, 36));
 }
 
 #[test]
