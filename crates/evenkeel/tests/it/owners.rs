@@ -247,7 +247,7 @@ fn a_stream_ends_when_its_consumer_may_no_longer_use_the_queue() {
 /// Opens a stream and reads the status line.
 fn open_stream(server: &ServerProcess, key: Option<&str>) -> BufReader<TcpStream> {
     let headers = key.map(|key| format!("authorization: Bearer {}\r\n", key.trim())).unwrap_or_default();
-    let mut stream = BufReader::new(server.send("GET", "/api/queues/jobs/stream", &headers, &Value::Null));
+    let mut stream = BufReader::new(server.send_text("GET", "/api/queues/jobs/stream", &headers, ""));
     let mut status = String::new();
     stream.read_line(&mut status).unwrap();
     assert!(status.contains("200"), "{status}");
