@@ -28,8 +28,8 @@ use crate::sending::Sending;
 use crate::tenant::{Authenticator, Caller};
 
 /// Headers that may occur at most once: two parsers could pick different values.
-const SINGLE_VALUE_HEADERS: [&str; 6] =
-    ["host", "authorization", "content-length", "content-type", "x-api-key", "api-key"];
+const SINGLE_VALUE_HEADERS: [&str; 7] =
+    ["host", "origin", "authorization", "content-length", "content-type", "x-api-key", "api-key"];
 
 /// Maximum size of an unread body after which a connection stays open; hyper skips it if it has arrived.
 const SKIPPED_MAX: u64 = 16 * 1024;
