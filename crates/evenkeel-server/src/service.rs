@@ -24,7 +24,7 @@ use crate::request_id::{REQUEST_ID, RequestIds};
 use crate::route::{
     Encryption, HandlerFuture, LIVE, METRICS, READY, RateLimit, Route, RouteMiss, Routes, ServerRequest,
 };
-use crate::sending::Sending;
+use crate::sending::ResponseStream;
 use crate::tenant::{Authenticator, Caller};
 
 /// Headers that may occur at most once: two parsers could pick different values.
@@ -69,7 +69,7 @@ impl RequestService {
         request: Request<Incoming>,
         client: RequestOrigin,
         length: BodyLength,
-        sending: Sending,
+        sending: ResponseStream,
     ) -> http::Response<TrackedBody> {
         let (guard, disconnect) = RequestGuard::new(self.in_flight.clone(), client.connection.clone());
         let method = request.method().clone();
