@@ -30,7 +30,7 @@ pub enum ResponseEnd {
 }
 
 /// Signals the end of a request to every clone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Disconnect(Arc<DisconnectState>);
 
 /// Shared state of a request; small, because most requests have no observer.

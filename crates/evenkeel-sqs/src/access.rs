@@ -130,3 +130,6 @@ impl SqsApi {
         Some(max.unwrap_or(QUEUES_MAX) as usize)
     }
 }
+
+#[cfg(test)]
+mod tests;

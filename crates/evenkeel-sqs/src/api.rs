@@ -158,7 +158,7 @@ impl SqsApi {
         Ok(response)
     }
 
-    async fn run(
+    pub(crate) async fn run(
         &self,
         operation: Operation,
         context: &RequestContext,

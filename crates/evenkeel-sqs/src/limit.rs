@@ -30,7 +30,7 @@ pub(crate) const PAGE: RangeInclusive<i64> = 1..=1_000;
 pub(crate) const MOVE_RATE: RangeInclusive<i64> = 1..=500;
 /// Move tasks per list.
 pub(crate) const TASKS: RangeInclusive<i64> = 1..=10;
-/// Active move tasks.
+/// Active move tasks of an owner.
 pub(crate) const TASKS_ACTIVE_MAX: usize = 100;
 /// Attributes per message.
 pub(crate) const ATTRIBUTES_MAX: usize = 10;

@@ -1,6 +1,6 @@
 //! Message move tasks: redrive dead letters to their source queues, or another queue, in the background.
 //!
-//! Limits: at most 100 active tasks, one per source. The last ten tasks of each source are listed until the gateway stops.
+//! Limits: at most 100 active tasks per owner, one per source. The last ten tasks of each source are listed until the gateway stops.
 //! Guarantees: a task visits every message that was in the source when the task started, once unless the queue's actor
 //! restarts, and does not exceed its rate. A task that was interrupted by a stop of the gateway is listed as failed
 //! after the next start, until another task starts.
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use evenkeel_queue::queue_state::MoveCursor;
-use evenkeel_queue::{Queue, QueueId, Queues, Rejection};
+use evenkeel_queue::{Namespace, Queue, QueueId, Queues, Rejection};
 use evenkeel_server::hex::hex;
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -26,6 +26,10 @@ use crate::queue_metadata::{MoveTaskRecord, QueueMetadata};
 
 /// Maximum number of messages per step of a task without a rate.
 const BATCH: usize = 100;
+/// Tasks of a source that are listed.
+const TASKS_LISTED_MAX: usize = *TASKS.end() as usize;
+/// Tasks of an owner that are remembered.
+const TASKS_OF_OWNER_MAX: usize = TASKS_ACTIVE_MAX * TASKS_LISTED_MAX;
 /// Consecutive retries while the queue is busy before a task fails.
 const RETRIES_MAX: u32 = 10;
 const RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -96,9 +100,19 @@ struct MoveTaskEntry {
 #[derive(Default)]
 pub(crate) struct MoveTasks(Mutex<VecDeque<Arc<Task>>>);
 
+/// The queues of a task.
+#[derive(Clone, Copy, Debug)]
+struct TaskQueues {
+    /// Namespace of the queues when the task started.
+    namespace: Namespace,
+    source: QueueId,
+    /// `None` if each message returns to the queue that it came from.
+    destination: Option<QueueId>,
+}
+
 struct Task {
     id: String,
-    source: QueueId,
+    queues: TaskQueues,
     source_arn: String,
     destination_arn: Option<String>,
     rate: Option<u64>,
@@ -139,6 +153,7 @@ impl SqsApi {
         context: &RequestContext,
         request: &StartMove,
     ) -> Result<StartMoveResponse, SqsError> {
+        let lock = self.lock_changes().await;
         let (source, source_arn) =
             self.queue_by_arn(context, "SourceArn", request.source_arn.as_deref(), NO_SOURCE)?;
         let destination = match request.destination_arn.as_deref() {
@@ -173,9 +188,10 @@ impl SqsApi {
             started_ms: source.now().0,
             to_move: source.totals().pending,
         };
-        let task = Arc::new(Task::new(source.id(), record.clone(), 0, State::Running));
+        let queues = TaskQueues { namespace, source: source.id(), destination: to };
+        let task = Arc::new(Task::new(queues, record.clone(), 0, State::Running));
         self.moves.add(task.clone())?;
-        let recorded = self.change(&source, |spec| {
+        let recorded = lock.change(&source, |spec| {
             spec.metadata.move_task = Some(record);
             Ok(())
         });
@@ -184,13 +200,14 @@ impl SqsApi {
             return Err(error);
         }
         let task_handle = task.handle();
-        tokio::spawn(run(self.weak_self.clone(), task, source, to, self.stopping.subscribe()));
+        tokio::spawn(run(self.weak_self.clone(), task, source, self.stopping.subscribe()));
         Ok(StartMoveResponse { task_handle })
     }
 
     /// Removes the record of a finished task from its source.
     async fn remove_task_record(&self, source: &Queue, id: &str) {
-        let removed = self.change(source, |spec| {
+        let lock = self.lock_changes().await;
+        let removed = lock.change(source, |spec| {
             spec.metadata.move_task = spec.metadata.move_task.take().filter(|record| record.id != id);
             Ok(())
         });
@@ -216,7 +233,7 @@ impl SqsApi {
             .and_then(|text| text.split_once(' '))
             .ok_or_else(|| SqsError::invalid("Value for parameter TaskHandle is invalid."))?;
         let (source, _) = self.queue_by_arn(context, "SourceArn", Some(arn), NO_SOURCE)?;
-        let is_named = |task: &&Arc<Task>| task.id == id && task.source == source.id();
+        let is_named = |task: &&Arc<Task>| task.id == id && task.queues.source == source.id();
         let found = self.moves.0.lock().iter().find(is_named).cloned();
         let task = found.ok_or(SqsError::NoResource { message: "Task does not exist." })?;
         let mut state = task.state.lock();
@@ -239,10 +256,24 @@ impl SqsApi {
         if !TASKS.contains(&max) {
             return Err(SqsError::invalid_value("MaxResults", max, "Must be between 1 and 10, if provided."));
         }
+        self.forget_tasks_of_previous_owners(&source);
         let tasks = self.moves.0.lock();
-        let of_source = tasks.iter().filter(|task| task.source == source.id());
+        let of_source = tasks.iter().filter(|task| task.queues.source == source.id());
         let results = of_source.take(usize::try_from(max).unwrap_or(1)).map(|task| task.to_entry()).collect();
         Ok(ListMovesResponse { results })
+    }
+
+    /// Removes the finished tasks from a queue that started under another owner, whose account they name.
+    fn forget_tasks_of_previous_owners(&self, source: &Queue) {
+        let namespace = source.descriptor().namespace;
+        let is_of_owner = |task: &Task| {
+            let named = self.options.queue_of_arn(&task.source_arn).ok().flatten();
+            named.is_some_and(|named| named.namespace == Some(namespace))
+        };
+        self.moves
+            .0
+            .lock()
+            .retain(|task| task.queues.source != source.id() || !task.is_finished() || is_of_owner(task));
     }
 
     /// Finds the queue of an ARN parameter; returns the queue and the ARN.
@@ -271,48 +302,60 @@ impl MoveTasks {
         let tasks = queues.all().into_iter().filter_map(|queue| {
             let record = QueueMetadata::read(&queue.descriptor().metadata).move_task?;
             let moved = record.to_move.saturating_sub(queue.totals().pending);
-            Some(Arc::new(Task::new(queue.id(), record, moved, State::Failed(INTERRUPTED))))
+            let namespace = queue.descriptor().namespace;
+            let queues = TaskQueues { namespace, source: queue.id(), destination: None };
+            Some(Arc::new(Task::new(queues, record, moved, State::Failed(INTERRUPTED))))
         });
         Self(Mutex::new(tasks.collect()))
     }
 
-    /// Reports whether a task that moves messages from a queue is active.
-    pub(crate) fn is_active(&self, source: QueueId) -> bool {
-        self.0.lock().iter().any(|task| task.source == source && !task.state.lock().is_finished())
+    /// Reports whether a task that moves messages from or to a queue is active.
+    pub(crate) fn is_active(&self, queue: QueueId) -> bool {
+        let uses = |task: &Task| task.queues.source == queue || task.queues.destination == Some(queue);
+        self.0.lock().iter().any(|task| uses(task) && !task.is_finished())
     }
 
     fn add(&self, task: Arc<Task>) -> Result<(), SqsError> {
         let mut tasks = self.0.lock();
-        let is_active = |task: &&Arc<Task>| !task.state.lock().is_finished();
-        if tasks.iter().filter(is_active).any(|other| other.source == task.source) {
+        let TaskQueues { namespace, source, .. } = task.queues;
+        let is_active = |task: &&Arc<Task>| !task.is_finished();
+        if tasks.iter().filter(is_active).any(|other| other.queues.source == source) {
             return Err(SqsError::invalid(
                 "There is already a task running. Only one active task is allowed for a source queue arn at a \
                  given time.",
             ));
         }
-        if tasks.iter().filter(is_active).count() >= TASKS_ACTIVE_MAX {
+        let active_of_owner =
+            tasks.iter().filter(is_active).filter(|other| other.queues.namespace == namespace);
+        if TASKS_ACTIVE_MAX <= active_of_owner.count() {
             let message = format!("{TASKS_ACTIVE_MAX} move tasks are active, which is the maximum");
             return Err(SqsError::OverLimit { message });
         }
-        let source = task.source;
         tasks.push_front(task);
         let mut of_source = 0;
+        let mut of_owner = 0;
         tasks.retain(|task| {
-            of_source += i64::from(task.source == source);
-            task.source != source || of_source <= *TASKS.end()
+            of_source += usize::from(task.queues.source == source);
+            of_owner += usize::from(task.queues.namespace == namespace);
+            let is_beyond_source = task.queues.source == source && TASKS_LISTED_MAX < of_source;
+            // Bounds the tasks of deleted queues.
+            let is_beyond_owner = task.queues.namespace == namespace && TASKS_OF_OWNER_MAX < of_owner;
+            !task.is_finished() || !is_beyond_source && !is_beyond_owner
         });
-        // Bounds the total, including tasks of deleted queues.
-        tasks.truncate(TASKS_ACTIVE_MAX * usize::try_from(*TASKS.end()).unwrap_or(1));
         Ok(())
     }
 }
 
 impl Task {
-    fn new(source: QueueId, record: MoveTaskRecord, moved: u64, state: State) -> Self {
+    fn new(queues: TaskQueues, record: MoveTaskRecord, moved: u64, state: State) -> Self {
         let MoveTaskRecord { id, source_arn, destination_arn, rate, started_ms, to_move } = record;
         let moved = AtomicU64::new(moved);
         let state = Mutex::new(state);
-        Self { id, source, source_arn, destination_arn, rate, started_ms, to_move, moved, state }
+        Self { id, queues, source_arn, destination_arn, rate, started_ms, to_move, moved, state }
+    }
+
+    fn is_finished(&self) -> bool {
+        self.state.lock().is_finished()
     }
 
     fn handle(&self) -> String {
@@ -339,13 +382,7 @@ impl Task {
 }
 
 /// Moves messages until none are left, the task is cancelled, or the server stops.
-async fn run(
-    sqs: Weak<SqsApi>,
-    task: Arc<Task>,
-    source: Queue,
-    to: Option<QueueId>,
-    mut stopping: watch::Receiver<bool>,
-) {
+async fn run(sqs: Weak<SqsApi>, task: Arc<Task>, source: Queue, mut stopping: watch::Receiver<bool>) {
     let (batch, pause) = pace(task.rate);
     let mut cursor = MoveCursor::default();
     let mut retries = 0;
@@ -353,7 +390,7 @@ async fn run(
         if *task.state.lock() == State::Cancelling {
             break State::Cancelled;
         }
-        let pause = match source.move_some(cursor, to, batch).await {
+        let pause = match source.move_some(cursor, task.queues.destination, batch).await {
             Ok(step) => {
                 task.moved.fetch_add(step.moved, Ordering::Relaxed);
                 match step.next {
@@ -408,6 +445,44 @@ fn new_id() -> Result<String, SqsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn task(namespace: Namespace, source: u32) -> Arc<Task> {
+        let queues = TaskQueues { namespace, source: QueueId(source), destination: None };
+        let record = MoveTaskRecord {
+            id: source.to_string(),
+            source_arn: String::new(),
+            destination_arn: None,
+            rate: None,
+            started_ms: 0,
+            to_move: 0,
+        };
+        Arc::new(Task::new(queues, record, 0, State::Running))
+    }
+
+    #[test]
+    fn the_tasks_of_one_owner_do_not_use_up_the_limit_of_another() {
+        let tasks = MoveTasks::default();
+        let owner = Namespace::Account("111111111111".parse().unwrap());
+        for source in 0..TASKS_ACTIVE_MAX as u32 {
+            tasks.add(task(owner, source)).unwrap();
+        }
+        assert!(matches!(tasks.add(task(owner, 1_000)), Err(SqsError::OverLimit { .. })));
+        tasks.add(task(Namespace::Shared, 1_001)).unwrap();
+    }
+
+    #[test]
+    fn finished_tasks_are_forgotten_and_running_ones_are_not() {
+        let tasks = MoveTasks::default();
+        let running = task(Namespace::Shared, 0);
+        tasks.add(running.clone()).unwrap();
+        for source in 1..2 * TASKS_OF_OWNER_MAX as u32 {
+            let finished = task(Namespace::Shared, source);
+            tasks.add(finished.clone()).unwrap();
+            *finished.state.lock() = State::Completed;
+        }
+        assert!(tasks.is_active(running.queues.source));
+        assert_eq!(tasks.0.lock().len(), TASKS_OF_OWNER_MAX + 1);
+    }
 
     #[test]
     fn batch_and_pause_match_the_rate() {

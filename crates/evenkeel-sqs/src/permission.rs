@@ -34,11 +34,10 @@ impl SqsApi {
         context: &RequestContext,
         request: AddPermission,
     ) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(context, request.queue_url.as_deref())?;
-        let label = required("Label", request.label.as_deref())?;
-        check(label, &request)?;
-        let arn = self.arn_of(&queue);
-        self.change(&queue, |spec| {
+        self.change(context, request.queue_url.as_deref(), |spec| {
+            let label = required("Label", request.label.as_deref())?;
+            check(label, &request)?;
+            let arn = self.options.arn(spec.namespace, &spec.name);
             let mut policy = Policy::read(spec.metadata.policy.as_deref(), &arn);
             if policy.statements.iter().any(|known| known["Sid"] == label) {
                 return Err(SqsError::invalid_value("Label", label, "Already exists."));
@@ -55,10 +54,9 @@ impl SqsApi {
         context: &RequestContext,
         request: &RemovePermission,
     ) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(context, request.queue_url.as_deref())?;
-        let label = required("Label", request.label.as_deref())?;
-        let arn = self.arn_of(&queue);
-        self.change(&queue, |spec| {
+        self.change(context, request.queue_url.as_deref(), |spec| {
+            let label = required("Label", request.label.as_deref())?;
+            let arn = self.options.arn(spec.namespace, &spec.name);
             let mut policy = Policy::read(spec.metadata.policy.as_deref(), &arn);
             let before = policy.statements.len();
             policy.statements.retain(|known| known["Sid"] != label);

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use evenkeel_queue::queues::{CreateError, ListPosition};
-use evenkeel_queue::{DeliveryOrder, Namespace, Queue, QueueSettings, Rejection};
+use evenkeel_queue::{DeliveryOrder, Namespace, Queue, QueueSettings};
+use evenkeel_server::tenant::Caller;
 use serde::{Deserialize, Serialize};
 
 use crate::access::home_of;
@@ -15,6 +16,7 @@ use crate::base64;
 use crate::error::{SqsError, bad_fifo_name, bad_queue_name};
 use crate::fifo;
 use crate::limit::PAGE;
+use crate::operation::Operation;
 use crate::queue_metadata::QueueMetadata;
 use crate::settings::{AttributeName, Attributes, QueueSpec};
 use crate::tag::{Tags, check_tags};
@@ -105,11 +107,11 @@ impl SqsApi {
         check_tags(&tags)?;
         let _changing = self.changing.lock().await;
         if let Some(queue) = self.find(&context.caller, QueueRef::by_name(name), context.operation) {
-            self.check_same(&queue, &attributes)?;
+            self.check_same(&context.caller, &queue, &attributes)?;
             return Ok(QueueUrlResponse { queue_url: self.url_of(context, &queue) });
         }
         let mut spec = self.new_spec(home_of(&context.caller), name);
-        self.apply(&mut spec, &attributes)?;
+        self.apply(&context.caller, &mut spec, &attributes)?;
         spec.metadata.tags = tags;
         let queue = self.create(spec).await?;
         Ok(QueueUrlResponse { queue_url: self.url_of(context, &queue) })
@@ -138,11 +140,14 @@ impl SqsApi {
         }
     }
 
-    /// Rejects the creation of an existing queue with other attributes.
-    fn check_same(&self, queue: &Queue, attributes: &Attributes) -> Result<(), SqsError> {
+    /// Rejects the creation of an existing queue with other attributes, if the caller may read them.
+    fn check_same(&self, caller: &Caller, queue: &Queue, attributes: &Attributes) -> Result<(), SqsError> {
+        if !self.allows(caller, queue, Operation::GetQueueAttributes) {
+            return Ok(());
+        }
         let before = QueueSpec::of(queue);
         let mut after = before.clone();
-        self.apply(&mut after, attributes)?;
+        self.apply(caller, &mut after, attributes)?;
         for name in attributes.keys() {
             let name = AttributeName::parse(name)?;
             if self.setting(&before, name) != self.setting(&after, name) {
@@ -214,9 +219,11 @@ impl SqsApi {
         context: &RequestContext,
         request: SetAttributes,
     ) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(context, request.queue_url.as_deref())?;
-        let attributes = request.attributes.ok_or(SqsError::Missing { name: "Attributes" })?;
-        self.change(&queue, |spec| self.apply(spec, &attributes)).await
+        self.change(context, request.queue_url.as_deref(), |spec| {
+            let attributes = request.attributes.ok_or(SqsError::Missing { name: "Attributes" })?;
+            self.apply(&context.caller, spec, &attributes)
+        })
+        .await
     }
 
     pub(crate) async fn purge_queue(
@@ -224,7 +231,8 @@ impl SqsApi {
         context: &RequestContext,
         request: &QueueRequest,
     ) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(context, request.queue_url.as_deref())?;
+        let lock = self.lock_changes().await;
+        let queue = lock.queue(context, request.queue_url.as_deref())?;
         {
             let mut purged = self.purged.lock();
             let now = Instant::now();
@@ -246,14 +254,9 @@ impl SqsApi {
         context: &RequestContext,
         request: &QueueRequest,
     ) -> Result<EmptyResponse, SqsError> {
-        let queue = self.queue(context, request.queue_url.as_deref())?;
-        let _changing = self.changing.lock().await;
-        match self.queues.remove(queue.id()).await {
-            Ok(()) => self.unlink_sources(queue.id()).await,
-            // Another request deleted it in the meantime.
-            Err(Rejection::QueueDeleted) => {}
-            Err(rejection) => return Err(rejection.into()),
-        }
+        let lock = self.lock_changes().await;
+        let queue = lock.queue(context, request.queue_url.as_deref())?;
+        lock.delete(&queue).await?;
         Ok(EmptyResponse {})
     }
 }

@@ -2,12 +2,14 @@
 
 use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::{Queue, QueueId};
+use evenkeel_server::tenant::Caller;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::api::{RequestContext, SqsApi};
 use crate::error::SqsError;
 use crate::limit::{ALLOWED_MAX, RECEIVES};
+use crate::operation::Operation;
 use crate::queue::page_of;
 use crate::queue_metadata::{DeadLetterTarget, QueueMetadata};
 use crate::settings::QueueSpec;
@@ -44,7 +46,12 @@ struct Allow {
 }
 
 /// Sets the dead-letter queue of a queue; an empty policy removes it.
-pub(crate) fn apply_policy(sqs: &SqsApi, spec: &mut QueueSpec, value: &str) -> Result<(), SqsError> {
+pub(crate) fn apply_policy(
+    sqs: &SqsApi,
+    caller: &Caller,
+    spec: &mut QueueSpec,
+    value: &str,
+) -> Result<(), SqsError> {
     if value.is_empty() {
         spec.settings.redrive = None;
         spec.metadata.dead_letters = None;
@@ -73,7 +80,8 @@ pub(crate) fn apply_policy(sqs: &SqsApi, spec: &mut QueueSpec, value: &str) -> R
     if target.is_some_and(|target| target.namespace != Some(spec.namespace)) {
         return Err(invalid("Dead letter target must have the same owner as the source queue."));
     }
-    let target = target.and_then(|target| sqs.queues.get(spec.namespace, target.name));
+    // Messages move to the target, so the caller must be able to send to it.
+    let target = target.and_then(|target| sqs.find(caller, target, Operation::SendMessage));
     let target = target.ok_or_else(|| invalid("Dead letter target does not exist."))?;
     if spec.id == Some(target.id()) {
         return Err(invalid("Dead letter target is the queue itself."));

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use evenkeel_queue::queue::Queue;
 use evenkeel_queue::store::QueueDescriptor;
-use evenkeel_queue::{Namespace, QueueId, QueueSettings};
+use evenkeel_queue::{Namespace, QueueId, QueueSettings, Rejection};
+use evenkeel_server::tenant::Caller;
+use tokio::sync::MutexGuard;
 
 use crate::api::{EmptyResponse, RequestContext, SqsApi};
 use crate::error::SqsError;
@@ -40,6 +42,44 @@ impl QueueSpec {
             settings: descriptor.settings.clone(),
             metadata: QueueMetadata::read(&descriptor.metadata),
         }
+    }
+}
+
+/// The lock that serializes changes of queues.
+///
+/// A request finds its queue and checks the caller's permission while it holds the lock, because the queue may get another
+/// owner or policy while the request waits.
+pub(crate) struct ChangeLock<'a> {
+    sqs: &'a SqsApi,
+    _changing: MutexGuard<'a, ()>,
+}
+
+impl ChangeLock<'_> {
+    /// Finds the queue that a URL names, if the caller may perform the operation on it.
+    pub(crate) fn queue(&self, context: &RequestContext, url: Option<&str>) -> Result<Queue, SqsError> {
+        self.sqs.queue(context, url)
+    }
+
+    /// Changes the settings and metadata of a queue.
+    pub(crate) async fn change(
+        &self,
+        queue: &Queue,
+        change: impl FnOnce(&mut QueueSpec) -> Result<(), SqsError>,
+    ) -> Result<(), SqsError> {
+        let mut spec = QueueSpec::of(queue);
+        change(&mut spec)?;
+        Ok(self.sqs.queues.change(queue, spec.settings, spec.metadata.to_json()).await?)
+    }
+
+    /// Deletes a queue; its sources lose their dead-letter queue.
+    pub(crate) async fn delete(&self, queue: &Queue) -> Result<(), Rejection> {
+        match self.sqs.queues.remove(queue.id()).await {
+            Ok(()) => self.sqs.unlink_sources(queue.id()).await,
+            // Another request deleted it in the meantime.
+            Err(Rejection::QueueDeleted) => {}
+            Err(rejection) => return Err(rejection),
+        }
+        Ok(())
     }
 }
 
@@ -87,23 +127,33 @@ impl SqsApi {
         self.options.url(&context.host, descriptor.namespace, &descriptor.name)
     }
 
-    /// Changes the settings and metadata of a queue; concurrent changes are serialized.
+    /// Changes the settings and metadata of the queue that a URL names, if the caller may do so.
     pub(crate) async fn change(
         &self,
-        queue: &Queue,
+        context: &RequestContext,
+        url: Option<&str>,
         change: impl FnOnce(&mut QueueSpec) -> Result<(), SqsError>,
     ) -> Result<EmptyResponse, SqsError> {
-        let _changing = self.changing.lock().await;
-        let mut spec = QueueSpec::of(queue);
-        change(&mut spec)?;
-        self.queues.change(queue, spec.settings, spec.metadata.to_json()).await?;
+        let lock = self.lock_changes().await;
+        let queue = lock.queue(context, url)?;
+        lock.change(&queue, change).await?;
         Ok(EmptyResponse {})
     }
 
+    /// Waits for the lock that serializes changes of queues.
+    pub(crate) async fn lock_changes(&self) -> ChangeLock<'_> {
+        ChangeLock { sqs: self, _changing: self.changing.lock().await }
+    }
+
     /// Applies attributes to a queue's spec; an error rejects the whole request.
-    pub(crate) fn apply(&self, spec: &mut QueueSpec, attributes: &Attributes) -> Result<(), SqsError> {
+    pub(crate) fn apply(
+        &self,
+        caller: &Caller,
+        spec: &mut QueueSpec,
+        attributes: &Attributes,
+    ) -> Result<(), SqsError> {
         for (name, value) in attributes {
-            self.apply_one(spec, AttributeName::parse(name)?, value)?;
+            self.apply_one(caller, spec, AttributeName::parse(name)?, value)?;
         }
         if spec.metadata.managed_sse && spec.metadata.kms_key.is_some() {
             return Err(SqsError::BothEncryptions);
@@ -111,7 +161,13 @@ impl SqsApi {
         fifo::check(spec)
     }
 
-    fn apply_one(&self, spec: &mut QueueSpec, name: AttributeName, value: &str) -> Result<(), SqsError> {
+    fn apply_one(
+        &self,
+        caller: &Caller,
+        spec: &mut QueueSpec,
+        name: AttributeName,
+        value: &str,
+    ) -> Result<(), SqsError> {
         let bad = |reason: String| SqsError::AttributeValue { name: name.as_str(), reason };
         let number = |range: &core::ops::RangeInclusive<i64>| {
             let number = value.parse::<i64>().ok().filter(|number| range.contains(number));
@@ -132,7 +188,7 @@ impl SqsApi {
                 let error = || bad(format!("Must be a JSON object of at most {POLICY_MAX} bytes."));
                 spec.metadata.policy = policy(value).ok_or_else(error)?;
             }
-            AttributeName::RedrivePolicy => redrive::apply_policy(self, spec, value)?,
+            AttributeName::RedrivePolicy => redrive::apply_policy(self, caller, spec, value)?,
             AttributeName::RedriveAllowPolicy => spec.metadata.redrive_allow = redrive::check_allow(value)?,
             AttributeName::KmsMasterKeyId => {
                 spec.metadata.kms_key = Some(value.to_owned()).filter(|key| !key.is_empty());

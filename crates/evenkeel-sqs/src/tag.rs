@@ -45,8 +45,7 @@ impl SqsApi {
         request: TagQueue,
     ) -> Result<EmptyResponse, SqsError> {
         let tags = request.tags.ok_or(SqsError::Missing { name: "Tags" })?;
-        let queue = self.queue(context, request.queue_url.as_deref())?;
-        self.change(&queue, |spec| {
+        self.change(context, request.queue_url.as_deref(), |spec| {
             spec.metadata.tags.extend(tags);
             check_tags(&spec.metadata.tags)
         })
@@ -59,8 +58,7 @@ impl SqsApi {
         request: &UntagQueue,
     ) -> Result<EmptyResponse, SqsError> {
         let keys = request.tag_keys.as_ref().ok_or(SqsError::Missing { name: "TagKeys" })?;
-        let queue = self.queue(context, request.queue_url.as_deref())?;
-        self.change(&queue, |spec| {
+        self.change(context, request.queue_url.as_deref(), |spec| {
             spec.metadata.tags.retain(|key, _| !keys.contains(key));
             Ok(())
         })

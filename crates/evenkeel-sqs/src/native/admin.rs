@@ -5,7 +5,7 @@ use core::num::NonZeroU64;
 use evenkeel_queue::queue_state::MoveCursor;
 use evenkeel_queue::queues::ListPosition;
 use evenkeel_queue::settings::RedrivePolicy;
-use evenkeel_queue::{DeliveryOrder, Namespace, Queue, QueueSettings, Rejection};
+use evenkeel_queue::{DeliveryOrder, Namespace, Queue, QueueSettings};
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
 use evenkeel_server::route::ServerRequest;
@@ -205,14 +205,9 @@ impl Native {
 
     pub(super) async fn delete(&self, request: &ServerRequest, name: &str) -> Result<Response, ApiError> {
         check_admin(request)?;
+        let lock = self.sqs.lock_changes().await;
         let queue = self.queue(&request.caller, name, Operation::DeleteQueue)?;
-        let _changing = self.sqs.changing.lock().await;
-        match self.sqs.queues.remove(queue.id()).await {
-            Ok(()) => self.sqs.unlink_sources(queue.id()).await,
-            // Another request deleted it in the meantime.
-            Err(Rejection::QueueDeleted) => {}
-            Err(rejection) => return Err(queue_error(rejection)),
-        }
+        lock.delete(&queue).await.map_err(queue_error)?;
         json_response(StatusCode::OK, &json!({"name": name}))
     }
 
