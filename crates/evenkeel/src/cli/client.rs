@@ -159,7 +159,7 @@ impl AdminClient {
     }
 
     /// Creates a client for the configured listen address. It sends the admin key only to this machine: the
-    /// configuration may come from a working directory that somebody else wrote, and plain HTTP is readable on the way.
+    /// configuration may come from a working directory of another user, and plain HTTP can be read on the way.
     fn configured(address: SocketAddr, args: &ServerArgs) -> Result<Self, CliError> {
         let url = format!("http://{address}");
         // Connections to the unspecified address reach this machine.
