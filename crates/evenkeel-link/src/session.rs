@@ -57,7 +57,7 @@ use crate::flow::{FlowEnd, FlowId, LaneSupport, ResetCode, ResetReason, Side};
 use crate::frame::ControlDecoder;
 use acks::{AckSchedule, Urgency};
 use bonded_lane::LaneSamples;
-use datagrams::{DatagramHalves, DatagramLane};
+use datagrams::{DatagramFlows, DatagramHalves};
 use flow_table::FlowTable;
 use path_table::PathTable;
 use ready::ReadyFlows;
@@ -81,7 +81,7 @@ pub struct LinkSession {
     /// Flows with a stream of their own.
     ready_streams: ReadyFlows,
     ready_bonded: ReadyFlows,
-    datagrams: DatagramLane,
+    datagrams: DatagramFlows,
     /// Lanes that the peer has.
     peer_lanes: LaneSupport,
     /// Set while bonded chunks wait for a path with room.
@@ -132,7 +132,7 @@ impl LinkSession {
             acks: AckSchedule::default(),
             ready_streams: ReadyFlows::default(),
             ready_bonded: ReadyFlows::default(),
-            datagrams: DatagramLane::default(),
+            datagrams: DatagramFlows::default(),
             peer_lanes: LaneSupport::All,
             is_bonded_blocked: false,
             blocked_redundant: BTreeSet::new(),

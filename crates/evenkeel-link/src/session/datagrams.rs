@@ -1,6 +1,6 @@
-//! Flows of datagrams: unreliable, but with numbers, so that the receiver drops copies and restores an order.
+//! Datagram flows: delivery is not reliable, but each datagram has a sequence number.
 //!
-//! The frame that opens such a flow, its end and its reset are as reliable as those of other flows.
+//! Opening, ending and resetting a flow are reliable.
 //!
 //! Limits: those of the [send queue](send_queue) and the [receiver](receiver) of each flow; [`RECEIVED_BYTES_MAX`] bytes
 //! received by all flows; [`EARLY_MAX`] datagrams of flows that are not open yet.
@@ -11,11 +11,11 @@ mod reorder;
 mod send_queue;
 mod sequence_window;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use evenkeel_policy::id::PathId;
-use evenkeel_policy::time::{Duration, Instant};
+use evenkeel_policy::time::Instant;
 
 use super::flow_table::{FlowKnowledge, LinkFlow};
 use super::link_path::LinkPath;
@@ -38,18 +38,16 @@ const EARLY_MAX: usize = 64;
 
 /// State of all flows of datagrams.
 #[derive(Debug, Default)]
-pub(super) struct DatagramLane {
+pub(super) struct DatagramFlows {
     /// Flows with datagrams to send.
     pub(super) ready: ReadyFlows,
     /// Flows that wait for a path with room.
     blocked: BTreeSet<FlowId>,
-    /// Flows with datagrams that wait for earlier ones.
-    reordering: BTreeSet<FlowId>,
-    /// Time for which they wait at most.
-    deadline: Duration,
+    /// Flows with datagrams that wait for earlier ones, and the time at which the first of them has waited long enough.
+    reordering: BTreeMap<FlowId, Instant>,
     /// Datagrams that arrived before the frame that opens their flow.
     early: VecDeque<EarlyDatagram>,
-    /// Counters of the flows that have ended.
+    /// Counters of the flows that have ended, and of dropped early datagrams.
     ended: DatagramCounters,
 }
 
@@ -126,11 +124,11 @@ pub struct DatagramCounters {
     pub received: u64,
     /// Copies that were dropped.
     pub duplicates: u64,
-    /// Datagrams that the peer sent and that were given up; those of a flow that does not wait for them may still arrive.
+    /// Missing sequence numbers: given up (`stripe`), or not arrived yet (`pin`, `duplicate`).
     pub lost: u64,
     /// Datagrams that arrived after they had been given up, and were dropped.
     pub late: u64,
-    /// Datagrams dropped because the application did not read, or there was no memory.
+    /// Datagrams dropped because a receive buffer was full; at the limits of all flows together, each fragment counts.
     pub unread: u64,
 }
 
@@ -177,7 +175,7 @@ impl LinkSession {
         read.flatten().map_or(Read::Pending, Read::Data)
     }
 
-    /// Returns the work for the next datagram of a flow; its other copies and fragments are queued.
+    /// Queues all copies and fragments of the next datagram and returns the first queued transmission.
     pub(super) fn transmit_datagram(&mut self, now: Instant, id: FlowId) -> Option<Transmit> {
         let next_len = |flow: &mut LinkFlow| flow.datagrams.as_mut()?.send.next_len(now);
         let len = self.flows.update(id, next_len).flatten()?;
@@ -246,8 +244,8 @@ impl LinkSession {
         }
     }
 
-    /// Handles a datagram of a flow.
-    pub(super) fn receive_message(
+    /// Handles a datagram of a flow, or a fragment of one.
+    pub(super) fn receive_fragment(
         &mut self,
         now: Instant,
         path: PathId,
@@ -270,11 +268,11 @@ impl LinkSession {
                 return Err(ProtocolError::UnknownFlow { flow: id });
             }
             FlowKnowledge::Unused => {
-                let early = &mut self.datagrams.early;
-                if EARLY_MAX <= early.len() {
-                    early.pop_front();
+                if EARLY_MAX <= self.datagrams.early.len() {
+                    self.datagrams.early.pop_front();
+                    self.datagrams.ended.unread += 1;
                 }
-                early.push_back(EarlyDatagram { path, message });
+                self.datagrams.early.push_back(EarlyDatagram { path, message });
                 return Ok(());
             }
             FlowKnowledge::Ended(_) | FlowKnowledge::Forgotten => return Ok(()),
@@ -310,23 +308,21 @@ impl LinkSession {
         // Each side decides which paths it sends on, so a path that this side does not use may carry the flow.
         let used: BTreeSet<PathId> = halves.receive.paths().collect();
         let rule = self.paths.release_rule(now, &used);
-        self.datagrams.deadline = rule.deadline;
         let released = self.flows.update(id, |flow| {
-            let Some(halves) = &mut flow.datagrams else { return (Vec::new(), false, false) };
+            let Some(halves) = &mut flow.datagrams else { return (Vec::new(), None, false) };
             let delays = halves.receive.release(now, &rule);
-            let is_waiting = halves.receive.held() > 0;
+            let due_at = halves.receive.due_at(rule.deadline);
             let is_event_due = halves.receive.is_readable() && std::mem::take(&mut flow.wants_read);
-            (delays, is_waiting, is_event_due)
+            (delays, due_at, is_event_due)
         });
-        let Some((delays, is_waiting, is_event_due)) = released else { return };
+        let Some((delays, due_at, is_event_due)) = released else { return };
         for delay in delays {
             self.observe(Observation::ReorderDelay { delay });
         }
-        if is_waiting {
-            self.datagrams.reordering.insert(id);
-        } else {
-            self.datagrams.reordering.remove(&id);
-        }
+        match due_at {
+            Some(due_at) => self.datagrams.reordering.insert(id, due_at),
+            None => self.datagrams.reordering.remove(&id),
+        };
         if is_event_due {
             self.events.push_back(SessionEvent::Readable { flow: id });
         }
@@ -334,19 +330,15 @@ impl LinkSession {
 
     /// Returns the time at which datagrams have waited long enough for earlier ones.
     pub(super) fn datagrams_due_at(&self) -> Option<Instant> {
-        self.datagrams.reordering.iter().filter_map(|id| self.reorder_due_at(*id)).min()
-    }
-
-    fn reorder_due_at(&self, id: FlowId) -> Option<Instant> {
-        self.flows.get(id)?.datagrams.as_ref()?.receive.due_at(self.datagrams.deadline)
+        self.datagrams.reordering.values().min().copied()
     }
 
     /// Gives up the missing datagrams whose deadline has passed.
     pub(super) fn release_due_datagrams(&mut self, now: Instant) {
-        if self.datagrams_due_at().is_some_and(|due| due <= now) {
-            for id in self.datagrams.reordering.clone() {
-                self.release_datagrams(now, id);
-            }
+        let due = self.datagrams.reordering.iter().filter(|(_, due_at)| **due_at <= now);
+        let due: Vec<FlowId> = due.map(|(id, _)| *id).collect();
+        for id in due {
+            self.release_datagrams(now, id);
         }
     }
 

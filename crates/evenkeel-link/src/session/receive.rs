@@ -44,7 +44,7 @@ impl LinkSession {
         self.alive_at = self.alive_at.max(now);
         let result = match DatagramFrame::decode(datagram) {
             Ok(DatagramFrame::Probe { .. }) => Ok(()),
-            Ok(DatagramFrame::Message(message)) => self.receive_message(now, path, message),
+            Ok(DatagramFrame::Message(message)) => self.receive_fragment(now, path, message),
             Ok(DatagramFrame::Acks(entries)) => {
                 let result = entries.into_iter().try_for_each(|entry| self.receive_ack_entry(now, entry));
                 self.notify_writers(now);

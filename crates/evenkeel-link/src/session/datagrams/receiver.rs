@@ -62,7 +62,7 @@ impl DatagramReceiver {
         if let Some(order) = &mut self.order {
             order.record_path(path, sequence);
         }
-        let is_past = self.order.as_ref().is_some_and(|order| order.is_past(sequence));
+        let is_done = self.order.as_ref().is_some_and(|order| order.is_done(sequence));
         match self.arrived.novelty(sequence) {
             Novelty::Copy => self.duplicates += 1,
             Novelty::TooOld => self.late += 1,
@@ -72,7 +72,7 @@ impl DatagramReceiver {
                 Assembly::Complete(data) => {
                     self.arrived.insert(sequence);
                     match &mut self.order {
-                        Some(_) if is_past => self.late += 1,
+                        Some(_) if is_done => self.late += 1,
                         Some(order) => order.insert(now, sequence, data),
                         None => self.deliver(data),
                     }

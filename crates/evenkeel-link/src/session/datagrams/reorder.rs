@@ -1,6 +1,6 @@
 //! Reorder buffer of a striped flow: holds datagrams until the earlier ones have arrived, or can be given up.
 //!
-//! Guarantees: datagrams leave in the order of their numbers, each once; none is held for longer than the deadline,
+//! Guarantees: datagrams leave in the order of their sequence numbers, each once; none is held for longer than the deadline,
 //! provided that [`ReorderBuffer::release`] is called at [`ReorderBuffer::due_at`].
 //!
 //! Limits: [`HELD_MAX`] datagrams of [`HELD_BYTES_MAX`] bytes together; beyond them, the first gap is given up.
@@ -39,14 +39,14 @@ pub(in crate::session) struct ReleaseRule {
 /// Datagrams of one flow that wait for earlier ones.
 #[derive(Debug, Default)]
 pub(super) struct ReorderBuffer {
-    /// Number of the datagram to deliver next.
-    next: u64,
+    /// Sequence number of the datagram to deliver next.
+    next_sequence: u64,
     held: BTreeMap<u64, HeldDatagram>,
     held_bytes: usize,
     /// The held datagrams by arrival.
     arrivals: BTreeSet<HeldArrival>,
-    /// Highest number that arrived on each path.
-    passed: BTreeMap<PathId, u64>,
+    /// Highest sequence number that arrived on each path.
+    highest_by_path: BTreeMap<PathId, u64>,
     lost: u64,
 }
 
@@ -74,21 +74,21 @@ pub(super) struct ReleasedDatagram {
 impl ReorderBuffer {
     /// Records that a path has delivered a datagram, or a fragment of it.
     pub(super) fn record_path(&mut self, path: PathId, sequence: u64) {
-        let highest = self.passed.entry(path).or_insert(sequence);
+        let highest = self.highest_by_path.entry(path).or_insert(sequence);
         *highest = sequence.max(*highest);
     }
 
     /// Returns the paths that have delivered datagrams of the flow.
     pub(super) fn paths(&self) -> impl Iterator<Item = PathId> {
-        self.passed.keys().copied()
+        self.highest_by_path.keys().copied()
     }
 
-    /// Reports whether a number has been delivered or given up.
-    pub(super) fn is_past(&self, sequence: u64) -> bool {
-        sequence < self.next
+    /// Reports whether a sequence number has been delivered or given up.
+    pub(super) fn is_done(&self, sequence: u64) -> bool {
+        sequence < self.next_sequence
     }
 
-    /// Stores a datagram, which must be neither past nor stored already.
+    /// Stores a datagram, which must be neither done nor stored already.
     pub(super) fn insert(&mut self, now: Instant, sequence: u64, data: Bytes) {
         self.held_bytes += data.len();
         self.held.insert(sequence, HeldDatagram { data, arrived_at: now });
@@ -97,26 +97,26 @@ impl ReorderBuffer {
 
     /// Removes the datagrams that do not have to wait any longer, in order.
     pub(super) fn release(&mut self, now: Instant, rule: &ReleaseRule) -> Vec<ReleasedDatagram> {
-        let horizon = self.all_passed(&rule.paths).max(self.expired(now, rule.deadline));
+        let give_up_to = self.min_highest(&rule.paths).max(self.expired(now, rule.deadline));
         let mut released = Vec::new();
         while let Some((&sequence, _)) = self.held.first_key_value()
-            && (sequence == self.next || sequence <= horizon || self.is_over_limit())
+            && (sequence == self.next_sequence || sequence <= give_up_to || self.is_over_limit())
         {
             self.give_up_before(sequence);
-            self.next = sequence + 1;
+            self.next_sequence = sequence + 1;
             released.extend(self.remove(now, sequence));
         }
-        self.give_up_before(horizon);
+        self.give_up_before(give_up_to);
         released
     }
 
-    /// Returns the number below which every path has delivered a later datagram; 0 if a path has delivered none.
-    fn all_passed(&self, paths: &[PathId]) -> u64 {
-        let passed = paths.iter().map(|path| self.passed.get(path).copied().unwrap_or_default());
-        passed.min().unwrap_or_default()
+    /// Returns the smallest of the paths' highest sequence numbers; 0 if a path has delivered nothing.
+    fn min_highest(&self, paths: &[PathId]) -> u64 {
+        let highest = paths.iter().map(|path| self.highest_by_path.get(path).copied().unwrap_or_default());
+        highest.min().unwrap_or_default()
     }
 
-    /// Returns the highest number whose datagram has waited for the deadline.
+    /// Returns the highest sequence number whose datagram has waited for the deadline.
     fn expired(&self, now: Instant, deadline: Duration) -> u64 {
         let expired = self.arrivals.iter().take_while(|arrival| arrival.at + deadline <= now);
         expired.map(|arrival| arrival.sequence).max().unwrap_or_default()
@@ -126,10 +126,10 @@ impl ReorderBuffer {
         HELD_MAX < self.held.len() || HELD_BYTES_MAX < self.held_bytes
     }
 
-    /// Gives up the missing datagrams before a number; none before it is held.
+    /// Gives up the missing datagrams before a sequence number; none before it is held.
     fn give_up_before(&mut self, sequence: u64) {
-        self.lost += sequence.saturating_sub(self.next);
-        self.next = self.next.max(sequence);
+        self.lost += sequence.saturating_sub(self.next_sequence);
+        self.next_sequence = self.next_sequence.max(sequence);
     }
 
     fn remove(&mut self, now: Instant, sequence: u64) -> Option<ReleasedDatagram> {
@@ -186,12 +186,12 @@ mod tests {
         assert_eq!(arrive(&mut buffer, 9, A, 3), NONE);
         assert_eq!(buffer.due_at(DEADLINE), Some(at(21)));
         assert_eq!(release(&mut buffer, 20), NONE);
-        assert_eq!(release(&mut buffer, 21), [2, 3], "number 3 waits for nothing else");
-        assert_eq!((buffer.lost(), buffer.is_past(1), buffer.due_at(DEADLINE)), (1, true, None));
+        assert_eq!(release(&mut buffer, 21), [2, 3], "sequence number 3 waits for nothing else");
+        assert_eq!((buffer.lost(), buffer.is_done(1), buffer.due_at(DEADLINE)), (1, true, None));
     }
 
     #[test]
-    fn the_deadline_of_a_later_number_gives_up_every_gap_before_it() {
+    fn the_deadline_of_a_later_sequence_number_gives_up_every_gap_before_it() {
         let mut buffer = ReorderBuffer::default();
         assert_eq!(arrive(&mut buffer, 0, A, 7), NONE);
         assert_eq!(arrive(&mut buffer, 15, A, 2), NONE);
@@ -230,7 +230,7 @@ mod tests {
         buffer.record_path(B, 2);
         assert_eq!(release(&mut buffer, 0), NONE);
         assert_eq!(buffer.lost(), 2, "0 and 1 cannot arrive any more");
-        assert_eq!(arrive(&mut buffer, 1, A, 3), NONE, "number 2 may become complete");
+        assert_eq!(arrive(&mut buffer, 1, A, 3), NONE, "sequence number 2 may become complete");
         assert_eq!(arrive(&mut buffer, 2, B, 2), [2, 3]);
     }
 
@@ -274,7 +274,7 @@ mod tests {
                 }
                 now = until;
                 buffer.record_path(PathId(path), sequence);
-                if !buffer.is_past(sequence) && seen.insert(sequence) {
+                if !buffer.is_done(sequence) && seen.insert(sequence) {
                     buffer.insert(now, sequence, Bytes::new());
                 }
                 left.extend(checked(buffer.release(now, &rule), &rule)?);

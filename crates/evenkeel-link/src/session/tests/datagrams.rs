@@ -7,6 +7,7 @@ use crate::frame::{Fragment, Message, SendTime, encode_message};
 const STRIPE: FlowLane = FlowLane::Datagram(DatagramMode::Stripe);
 const PIN: FlowLane = FlowLane::Datagram(DatagramMode::Pin);
 const DUPLICATE: FlowLane = FlowLane::Datagram(DatagramMode::Duplicate);
+const C: PathId = PathId(2);
 
 impl Pair {
     fn send(&mut self, from: usize, flow: FlowId, data: impl Into<Bytes>) {
@@ -32,6 +33,37 @@ impl Pair {
     fn received_numbers(&mut self, flow: FlowId) -> Vec<u16> {
         let all = self.received(1, flow);
         all.iter().map(|data| u16::from_be_bytes([data[0], data[1]])).collect()
+    }
+
+    /// Adds path C to the receiving end, as a candidate: only a flow with datagrams on it waits for it.
+    fn add_candidate(&mut self) {
+        self.ends[1].add_path(self.now, C, "path").unwrap();
+        self.ends[1].handle_path_up(self.now, C);
+        for rtt_count in 1..=100 {
+            self.now += Duration::from_millis(5);
+            self.pass_signals();
+            let rtt_sum = RTT * rtt_count as u32;
+            let acked_at = Some(self.now);
+            let signals = PathSignals {
+                rtt_count,
+                rtt_sum,
+                acked_packets: rtt_count,
+                acked_at,
+                ..PathSignals::default()
+            };
+            self.ends[1].handle_signals(self.now, C, signals);
+            self.ends[1].handle_timeout(self.now);
+        }
+        let path = &self.ends[1].status(self.now).paths[C.index()];
+        assert!(path.role == TrafficRole::Candidate && path.state.is_usable(), "{path:?}");
+    }
+
+    /// Delivers a datagram that has taken some milliseconds on a path; the sender's clock is ahead by `clock`.
+    fn deliver_delayed(&mut self, clock: u64, flow: FlowId, path: PathId, sequence: u64, delay: u64) {
+        let sent_at = SendTime(clock + SendTime::new(self.now).0 - 10 * delay);
+        let fragment = Fragment::WHOLE;
+        let message = Message { flow, sequence, sent_at, fragment, data: Bytes::from_static(b"xx") };
+        self.ends[1].handle_datagram(self.now, path, &encode_message(&message)).unwrap();
     }
 
     fn counters(&self, at: usize) -> DatagramCounters {
@@ -125,19 +157,47 @@ fn the_deadline_follows_the_delays_of_the_datagrams_whatever_the_clocks_show() {
         let mut pair = Pair::new();
         let flow = pair.open(STRIPE);
         // The round trips are equal, but the datagrams of B take 40 ms longer.
-        let deliver = |pair: &mut Pair, path: PathId, sequence: u64, delay: u64| {
-            let sent_at = SendTime(clock + SendTime::new(pair.now).0 - 10 * delay);
-            let fragment = Fragment::WHOLE;
-            let message = Message { flow, sequence, sent_at, fragment, data: Bytes::from_static(b"xx") };
-            pair.ends[1].handle_datagram(pair.now, path, &encode_message(&message)).unwrap();
-        };
         for sequence in 0..50 {
             let (path, delay) = if sequence % 2 == 0 { (A, 3) } else { (B, 43) };
-            deliver(&mut pair, path, sequence, delay);
+            pair.deliver_delayed(clock, flow, path, sequence, delay);
         }
-        deliver(&mut pair, A, 51, 3);
+        pair.deliver_delayed(clock, flow, A, 51, 3);
         let due = pair.ends[1].datagrams_due_at().unwrap();
         assert_eq!(due.since(pair.now), Duration::from_millis(40));
+    }
+}
+
+#[test]
+fn every_striped_flow_waits_for_its_own_deadline() {
+    const SLOW: FlowId = FlowId(2);
+    const FAST: FlowId = FlowId(4);
+    for last in [SLOW, FAST] {
+        let mut pair = Pair::with(SessionConfig { paths_active_max: 2, ..SessionConfig::default() });
+        pair.add_candidate();
+        for flow in [SLOW, FAST] {
+            let open = Frame::Open { flow, lane: STRIPE, target: String::new() };
+            pair.ends[1].handle_frame(pair.now, A, open).unwrap();
+        }
+        for sequence in (0..50).step_by(2) {
+            pair.deliver_delayed(0, SLOW, A, sequence, 3);
+            pair.deliver_delayed(0, SLOW, C, sequence + 1, 43);
+            pair.deliver_delayed(0, FAST, A, sequence, 3);
+            pair.deliver_delayed(0, FAST, B, sequence + 1, 3);
+        }
+        for flow in [SLOW, FAST] {
+            assert_eq!(pair.received(1, flow).len(), 50);
+        }
+        let first = if last == FAST { SLOW } else { FAST };
+        for flow in [first, last] {
+            pair.deliver_delayed(0, flow, A, 51, 3);
+        }
+        let mut wakes = Vec::new();
+        while let Some(due) = pair.ends[1].datagrams_due_at() {
+            assert!(wakes.len() < 2, "woken too often: {wakes:?}");
+            pair.ends[1].handle_timeout(due);
+            wakes.push((due.since(pair.now), pair.received(1, FAST).len(), pair.received(1, SLOW).len()));
+        }
+        assert_eq!(wakes, [(Duration::from_millis(5), 1, 0), (Duration::from_millis(40), 0, 1)]);
     }
 }
 
@@ -217,7 +277,7 @@ fn datagrams_that_arrive_before_their_flow_is_open_are_delivered() {
 }
 
 #[test]
-fn at_most_64_datagrams_wait_for_the_opening_of_their_flows() {
+fn at_most_64_datagrams_wait_for_the_opening_of_their_flows_and_the_others_count_as_unread() {
     let mut pair = Pair::new();
     for sequence in 0..100 {
         let message = Message {
@@ -232,6 +292,7 @@ fn at_most_64_datagrams_wait_for_the_opening_of_their_flows() {
     let open = Frame::Open { flow: FlowId(8), lane: PIN, target: String::new() };
     pair.ends[1].handle_frame(pair.now, A, open).unwrap();
     assert_eq!(pair.received(1, FlowId(8)).len(), 64);
+    assert_eq!((pair.counters(1).received, pair.counters(1).unread), (64, 36));
 }
 
 #[test]
