@@ -9,6 +9,7 @@ use core::fmt;
 use parking_lot::Mutex;
 
 use crate::id::MessageId;
+use crate::namespace::Namespace;
 use crate::queue::Queue;
 use crate::time::UnixMillis;
 
@@ -50,16 +51,23 @@ pub(crate) struct JobStatusTable(Mutex<StatusMap>);
 
 #[derive(Default)]
 struct StatusMap {
-    by_id: HashMap<MessageId, (u64, JobStatus)>,
+    by_id: HashMap<MessageId, StatusEntry>,
     by_update_seq: BTreeMap<u64, MessageId>,
     last_update_seq: u64,
 }
 
+struct StatusEntry {
+    update_seq: u64,
+    reader: Namespace,
+    status: JobStatus,
+}
+
 impl StatusMap {
-    fn insert(&mut self, id: MessageId, status: JobStatus) {
+    fn insert(&mut self, id: MessageId, reader: Namespace, status: JobStatus) {
         self.last_update_seq += 1;
-        if let Some((previous_seq, _)) = self.by_id.insert(id, (self.last_update_seq, status)) {
-            self.by_update_seq.remove(&previous_seq);
+        let entry = StatusEntry { update_seq: self.last_update_seq, reader, status };
+        if let Some(previous) = self.by_id.insert(id, entry) {
+            self.by_update_seq.remove(&previous.update_seq);
         }
         self.by_update_seq.insert(self.last_update_seq, id);
         if self.by_id.len() > ENTRIES_MAX
@@ -70,16 +78,16 @@ impl StatusMap {
     }
 
     fn remove(&mut self, id: MessageId) {
-        if let Some((update_seq, _)) = self.by_id.remove(&id) {
-            self.by_update_seq.remove(&update_seq);
+        if let Some(entry) = self.by_id.remove(&id) {
+            self.by_update_seq.remove(&entry.update_seq);
         }
     }
 }
 
 impl Queue {
-    /// Records the status of a job.
-    pub fn record_job(&self, id: MessageId, status: JobStatus) {
-        self.0.job_statuses.0.lock().insert(id, status);
+    /// Records the status of a job, and the account that may read it; shared means every user of the queue.
+    pub fn record_job(&self, id: MessageId, reader: Namespace, status: JobStatus) {
+        self.0.job_statuses.0.lock().insert(id, reader, status);
     }
 
     /// Clears the status of a job that is done, was released at shutdown, or lost its lease.
@@ -87,9 +95,11 @@ impl Queue {
         self.0.job_statuses.0.lock().remove(id);
     }
 
-    /// Returns the last known status of a job.
-    pub fn job_status(&self, id: MessageId) -> Option<JobStatus> {
-        self.0.job_statuses.0.lock().by_id.get(&id).map(|(_, status)| status.clone())
+    /// Returns the last known status of a job, if `may_read` accepts its reader.
+    pub fn job_status(&self, id: MessageId, may_read: impl Fn(Namespace) -> bool) -> Option<JobStatus> {
+        let statuses = self.0.job_statuses.0.lock();
+        let entry = statuses.by_id.get(&id).filter(|entry| may_read(entry.reader))?;
+        Some(entry.status.clone())
     }
 }
 
@@ -105,11 +115,11 @@ mod tests {
         let mut statuses = StatusMap::default();
         // In descending order of ids, so that the oldest entry does not have the smallest id.
         for seq in (1..=ENTRIES_MAX as u64).rev() {
-            statuses.insert(id(seq), status());
+            statuses.insert(id(seq), Namespace::Shared, status());
         }
         let first = ENTRIES_MAX as u64;
-        statuses.insert(id(first), status());
-        statuses.insert(id(0), status());
+        statuses.insert(id(first), Namespace::Shared, status());
+        statuses.insert(id(0), Namespace::Shared, status());
         let has = |seq| statuses.by_id.contains_key(&id(seq));
         assert!(has(0), "the newest entry was evicted");
         assert!(has(first), "an entry that was just updated was evicted");

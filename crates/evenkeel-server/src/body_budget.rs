@@ -1,10 +1,12 @@
 //! The budget of bytes that requests hold in memory: request bodies, and responses that are read ahead.
 //!
-//! Guarantees: bytes count from the moment they are received until their [`BodyPermit`] is dropped. When the budget is
-//! full, the slowest upload of the holder furthest above its share is evicted; a tenant below its share is refused only
-//! if nobody above its own share is uploading. Bytes of callers that are not verified yet share one tenant's place.
+//! Guarantees: bytes count from the moment they are received until their [`BodyPermit`] is dropped. Above 80 % of the
+//! budget, the slowest upload of the holder furthest above its share is evicted. The last 20 % are for holders below
+//! their share; such a holder is refused only if nobody above its own share is uploading. Read-ahead never evicts: it
+//! stops when the budget has no free bytes for it. All unverified callers together have the share of one tenant of
+//! weight 1.
 //!
-//! Limits: `bodies_bytes_max` in total; `address_bytes_max` of one address that is not verified.
+//! Limits: `bodies_bytes_max` per listener; [`ADDRESS_BYTES_MAX`] of one unverified client address.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
@@ -24,12 +26,12 @@ use tokio::sync::oneshot;
 use crate::metrics::BodyMetrics;
 use crate::tenant::{Caller, Tenant};
 
-/// Maximum of an address that has not proved who it is.
+/// Maximum number of bytes of one unverified client address.
 pub(crate) const ADDRESS_BYTES_MAX: u64 = 16 << 20;
 /// Window over which the progress of an upload is measured.
 const PROGRESS_WINDOW: Duration = Duration::from_secs(2);
 
-/// Holder of bytes, among which the budget is shared.
+/// A party that gets a share of the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Holder {
     /// All callers whose signature is not verified yet, together: an attacker with many addresses gets one share.
@@ -65,7 +67,7 @@ impl BytesOwner {
 }
 
 /// Returns the address that limits apply to: one IPv6 customer usually has a whole /64.
-fn network_of(peer: IpAddr) -> IpAddr {
+pub(crate) fn network_of(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
@@ -76,7 +78,7 @@ fn network_of(peer: IpAddr) -> IpAddr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BudgetFull;
 
-/// The budget of one server.
+/// The budget of one listener.
 pub struct BodyBudget {
     started: std::time::Instant,
     state: Mutex<BudgetState>,
@@ -159,8 +161,7 @@ impl BudgetState {
         metrics: &BodyMetrics,
     ) -> Result<(), BudgetFull> {
         loop {
-            let of_address = owner.address.and_then(|address| self.addresses.get(&address)).copied();
-            let victim = if owner.address.is_some() && ADDRESS_BYTES_MAX < of_address.unwrap_or(0) + bytes {
+            let victim = if self.exceeds_address_max(owner, bytes) {
                 self.slowest(own, now, |upload| upload.owner.address == owner.address)
             } else {
                 match self.shares.decide(owner.holder, owner.weight, bytes) {
@@ -171,11 +172,17 @@ impl BudgetState {
                     }
                 }
             };
-            // An upload without an entry is new, so that it counts as fast; without a slower one it is refused.
+            // A new upload has no id yet, so it is never the victim. It is refused if no other upload can be evicted.
             let Some(victim) = victim.filter(|victim| Some(*victim) != own) else { return Err(BudgetFull) };
             metrics.evictions.count();
             self.evict(victim);
         }
+    }
+
+    /// Reports whether more bytes would put an unverified client address above its maximum.
+    fn exceeds_address_max(&self, owner: BytesOwner, more: u64) -> bool {
+        let Some(address) = owner.address else { return false };
+        ADDRESS_BYTES_MAX < self.addresses.get(&address).copied().unwrap_or(0) + more
     }
 
     /// Returns the slowest upload that matches; `own` only if it is slower than all others.
@@ -240,7 +247,7 @@ pub(crate) enum BodyRest {
 }
 
 impl Upload {
-    /// Counts received bytes. On an error the upload holds nothing and must be rejected.
+    /// Counts received bytes. After an error, drop the upload; that returns its bytes.
     pub(crate) fn receive(&mut self, bytes: u64, rest: BodyRest) -> Result<(), BudgetFull> {
         let budget = &self.permit.budget;
         let owner = self.permit.owner;
@@ -347,7 +354,8 @@ impl BodyPermit {
     pub(crate) fn resize(&mut self, bytes: u64) -> Result<(), BudgetFull> {
         let mut state = self.budget.state.lock();
         if let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) {
-            if state.shares.decide(self.owner.holder, self.owner.weight, more) != BudgetDecision::Grant {
+            let decision = state.shares.decide(self.owner.holder, self.owner.weight, more);
+            if decision != BudgetDecision::Grant || state.exceeds_address_max(self.owner, more) {
                 return Err(BudgetFull);
             }
             state.add(self.owner, more, self.state);
@@ -467,6 +475,19 @@ mod tests {
         drop(permit);
         assert!(budget.state.lock().addresses.is_empty());
         assert_eq!(budget.metrics.bytes.get(), 0);
+    }
+
+    #[test]
+    fn read_ahead_counts_towards_the_maximum_of_an_unverified_address() {
+        let budget = budget(1 << 30);
+        let unverified = BytesOwner::new(&Caller::Public, PEER);
+        let mut one = budget.begin_read_ahead(unverified);
+        one.resize(ADDRESS_BYTES_MAX).unwrap();
+        let mut other = budget.begin_read_ahead(unverified);
+        assert_eq!(other.resize(1), Err(BudgetFull));
+        one.resize(ADDRESS_BYTES_MAX - 1).unwrap();
+        assert_eq!(other.resize(1), Ok(()));
+        assert_eq!(budget.begin_read_ahead(owner("quiet")).resize(ADDRESS_BYTES_MAX + 1), Ok(()));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use crate::framing::FramingCheck;
-use crate::sending::ReadProgress;
+use crate::sending::ClientProgress;
 
 /// Vectored writes up to this size are copied into one buffer, which is cheaper than a system call with a list.
 const JOINED_MAX: usize = 4 * 1024;
@@ -56,7 +56,7 @@ pub(crate) struct InspectedStream<I> {
     suspect: SmugglingSuspect,
     writes: WriteLimits,
     /// Set while data waits for the client.
-    progress: Option<ReadProgress>,
+    progress: Option<ClientProgress>,
     linger: Option<Linger>,
     /// Buffer for short vectored writes.
     joined: Vec<u8>,
@@ -131,7 +131,7 @@ impl<I> InspectedStream<I> {
             return written;
         }
         let wait = self.writes.wait_max;
-        ready!(self.progress.get_or_insert_with(|| ReadProgress::new(wait)).poll_slow(cx));
+        ready!(self.progress.get_or_insert_with(|| ClientProgress::new(wait)).poll_slow(cx));
         self.writes.slow_readers.count();
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }

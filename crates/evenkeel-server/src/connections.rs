@@ -1,10 +1,11 @@
 //! The open connections of a listener, and which of them is closed to make room for another.
 //!
 //! Guarantees: the oldest idle connection of the holder with the most connections is closed for a new one. While all
-//! connections have requests in flight, a few more are accepted for probes and administrators only; an idle connection
-//! is noticed within [`SEARCH_PAUSE`].
+//! connections have requests in flight, a few more are accepted for probes and administrators only; a connection that
+//! becomes idle can be evicted after at most 10 ms ([`SEARCH_PAUSE`]).
 //!
-//! Limits: at most `connections_max` connections, plus [`RESERVED`] for probes and administrators.
+//! Limits: at most `connections_max` connections, not counting evicted ones that still send their last response, plus
+//! [`RESERVED`] for probes and administrators.
 
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,6 +18,7 @@ use evenkeel_policy::id::TenantId;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::body_budget::network_of;
 use crate::metrics::ConnectionMetrics;
 
 /// Connections beyond the maximum, for probes and administrators.
@@ -26,7 +28,7 @@ const SEARCH_PAUSE: Duration = Duration::from_millis(10);
 /// Value of [`OpenConnection::tenant`] before the first authenticated request.
 const NO_TENANT: u32 = u32::MAX;
 
-/// Party that connections count against: the tenant of the last request, or else the peer's address.
+/// Tenant or address that a connection is counted for. Of an IPv6 address, only the /64 network counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ConnectionHolder {
     Address(IpAddr),
@@ -71,7 +73,7 @@ pub(crate) struct OpenConnection {
     /// Id of the tenant of the last request, or [`NO_TENANT`].
     tenant: AtomicU32,
     in_flight: AtomicU32,
-    has_served: AtomicBool,
+    has_received_request: AtomicBool,
     evicted: Notify,
     connections: Arc<Connections>,
 }
@@ -83,6 +85,7 @@ impl Connections {
 
     /// Registers a connection that was accepted; evicts another if there is no room. `None` if it must be closed.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr, now: Instant) -> Option<ConnectionGuard> {
+        let address = network_of(address);
         let mut table = self.table.lock();
         let is_full = self.connections_max <= table.open;
         let class = match is_full {
@@ -101,7 +104,7 @@ impl Connections {
             class,
             tenant: AtomicU32::new(NO_TENANT),
             in_flight: AtomicU32::new(0),
-            has_served: AtomicBool::new(false),
+            has_received_request: AtomicBool::new(false),
             evicted: Notify::new(),
             connections: self.clone(),
         });
@@ -110,7 +113,7 @@ impl Connections {
         Some(ConnectionGuard(connection))
     }
 
-    /// Closes an idle connection; reports whether there was one.
+    /// Evicts an idle connection; returns `false` if none was found, now or within the last [`SEARCH_PAUSE`].
     pub(crate) fn evict(&self, now: Instant) -> bool {
         self.evict_from(&mut self.table.lock(), now)
     }
@@ -170,7 +173,7 @@ impl ConnectionTable {
 
 impl OpenConnection {
     pub(crate) fn begin_request(&self) {
-        self.has_served.store(true, Ordering::Relaxed);
+        self.has_received_request.store(true, Ordering::Relaxed);
         self.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -183,13 +186,13 @@ impl OpenConnection {
     }
 
     /// Reports whether a request has arrived on the connection.
-    pub(crate) fn has_served(&self) -> bool {
-        self.has_served.load(Ordering::Relaxed)
+    pub(crate) fn has_received_request(&self) -> bool {
+        self.has_received_request.load(Ordering::Relaxed)
     }
 
     /// Counts the connection against a tenant from now on.
     pub(crate) fn set_tenant(&self, tenant: TenantId) {
-        // Few connections change their tenant, so that usually nothing is locked.
+        // Most connections keep their tenant; then no lock is needed.
         if self.tenant.load(Ordering::Relaxed) == tenant.0 {
             return;
         }
@@ -226,7 +229,7 @@ impl Drop for ConnectionGuard {
         let connections = &self.0.connections;
         let mut table = connections.table.lock();
         if table.remove(self.0.holder(), self.0.id).is_some() {
-            // A place is free without a search.
+            // The closed connection made room, so the next `admit` need not wait for `SEARCH_PAUSE`.
             table.searched_at = None;
             connections.metrics.open.add(-1);
         }
@@ -283,6 +286,16 @@ mod tests {
         held[0].0.set_tenant(TenantId(8));
         held.extend(open(&connections, &[1]));
         assert_eq!(evicted(&held), [2], "tenant 7 holds two, address 1 and tenant 8 one each");
+    }
+
+    #[test]
+    fn the_addresses_of_one_ipv6_network_hold_connections_together() {
+        let connections = connections(4);
+        let from = |address: &str| connections.admit(address.parse().unwrap(), Instant::now()).unwrap();
+        let mut held = vec![from("192.0.2.1"), from("192.0.2.1"), from("2001:db8::1"), from("2001:db8::2")];
+        held.push(from("2001:db8::3"));
+        held.push(from("2001:db8::4"));
+        assert_eq!(evicted(&held), [2, 3], "the network holds the most after the first eviction too");
     }
 
     #[test]

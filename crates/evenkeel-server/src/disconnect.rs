@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use crate::body::{BodyError, Response};
 use crate::connections::OpenConnection;
-use crate::sending::{ReadAhead, Sending};
+use crate::sending::{ReadAhead, ResponseStream};
 
 /// Outcome of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl Drop for RequestGuard {
 
 /// A response body that holds its [`RequestGuard`] until the last byte.
 pub(crate) struct TrackedBody {
-    sending: Sending,
+    sending: ResponseStream,
     guard: Option<RequestGuard>,
     /// Remaining bytes of the declared length; hyper stops polling at 0.
     left: Option<u64>,
@@ -129,7 +129,7 @@ impl TrackedBody {
         response: Response,
         method: &http::Method,
         guard: RequestGuard,
-        sending: Sending,
+        sending: ResponseStream,
     ) -> http::Response<Self> {
         let declared =
             response.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());

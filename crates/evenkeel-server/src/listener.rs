@@ -30,7 +30,7 @@ use crate::metrics::ServerMetrics;
 use crate::received_body::BodyLimits;
 use crate::request_id::RequestIds;
 use crate::route::{Encryption, Routes};
-use crate::sending::{Http1Driver, Sending, StreamExecutor};
+use crate::sending::{Http1Driver, ResponseStream, StreamExecutor};
 use crate::service::{BodyLength, RequestOrigin, RequestService};
 use crate::tenant::{Authenticator, Exposure};
 use crate::timer::ConnectionTimer;
@@ -342,7 +342,7 @@ async fn finish(
 ) -> hyper::Result<()> {
     let mut serving = pin!(serving);
     if reason == CloseReason::Evicted {
-        let time_max = if connection.has_served() { EVICTION_MAX } else { Duration::ZERO };
+        let time_max = if connection.has_received_request() { EVICTION_MAX } else { Duration::ZERO };
         match timeout(time_max, &mut serving).await {
             Ok(ended) => return ended,
             Err(_) if connection.is_idle() => return Ok(()),
@@ -387,7 +387,7 @@ impl Connection {
         let client = RequestOrigin { peer: self.peer, connection: self.close.connection.clone() };
         let open = client.connection.clone();
         let number = AtomicU64::new(0);
-        let sending = Sending::http1();
+        let sending = ResponseStream::http1();
         let current = sending.clone();
         let service = service_fn(move |request| {
             let number = number.fetch_add(1, Ordering::Relaxed);
@@ -426,7 +426,7 @@ impl Connection {
         let server = self.servers.http2(streams.clone());
         let service = service_fn(move |request| {
             let requests = requests.clone();
-            let sending = streams.begin();
+            let sending = streams.next_stream();
             let client = client.clone();
             async move {
                 let response = requests.handle(request, client, BodyLength::Clear, sending).await;

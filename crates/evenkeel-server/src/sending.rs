@@ -4,7 +4,8 @@
 //! and the node that produces it would wait for the client. So the task that polls hyper reads ahead then, and only
 //! then: a client that keeps up costs no copy, no task and no wake-up.
 //!
-//! Limits: reads ahead at most [`READ_AHEAD_MAX`] bytes per response, within the budget of bodies. An HTTP/2 stream is
+//! Limits: stops reading ahead once 256 KiB are buffered; the last chunk may exceed this. The budget counts steps of
+//! 64 KiB. Trailers are dropped. An HTTP/2 stream is
 //! reset when its client takes less than 1 KiB/s for `write_wait_max` while data waits for it.
 
 use core::mem;
@@ -29,7 +30,7 @@ const READ_AHEAD_MAX: usize = 256 * 1024;
 const READ_AHEAD_STEP: usize = 64 * 1024;
 /// Maximum size of a chunk for HTTP/2: h2 buffers a whole chunk although the client's window is smaller.
 const HTTP2_CHUNK_MAX: usize = 16 * 1024;
-/// Slowest progress of a client for which data waits, in bytes per second.
+/// Minimum rate at which a client must read, in bytes per second.
 const PROGRESS_MIN: f64 = 1024.0;
 
 /// Permission to read a response ahead; an extension of the response.
@@ -41,9 +42,9 @@ pub struct ReadAhead {
 
 /// The response body of a connection or stream, shared by hyper and the task that polls hyper.
 #[derive(Clone)]
-pub(crate) struct Sending(Arc<Mutex<SendingState>>);
+pub(crate) struct ResponseStream(Arc<Mutex<ResponseStreamState>>);
 
-struct SendingState {
+struct ResponseStreamState {
     /// `None` without a response, and once all of it was read.
     body: Option<Body>,
     /// Chunks that were read ahead, or split off.
@@ -65,11 +66,11 @@ struct SendingState {
 enum ClientState {
     /// hyper waits for the body, or there is none.
     Waiting,
-    /// hyper took a chunk and has not asked for another: the client is not ready for more.
-    Blocked,
+    /// hyper has taken a chunk and not polled again: the client is slow, or the body has ended.
+    TookChunk,
 }
 
-impl Sending {
+impl ResponseStream {
     pub(crate) fn http1() -> Self {
         Self::new(usize::MAX)
     }
@@ -79,7 +80,7 @@ impl Sending {
     }
 
     fn new(chunk_max: usize) -> Self {
-        Self(Arc::new(Mutex::new(SendingState {
+        Self(Arc::new(Mutex::new(ResponseStreamState {
             body: None,
             ready: VecDeque::new(),
             ready_bytes: 0,
@@ -142,7 +143,7 @@ impl Sending {
     }
 }
 
-impl SendingState {
+impl ResponseStreamState {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Some(chunk) = self.pop_ready() {
             return Poll::Ready(Some(Ok(Frame::data(chunk))));
@@ -150,21 +151,23 @@ impl SendingState {
         if let Some(error) = self.error.take() {
             return Poll::Ready(Some(Err(error)));
         }
-        let Some(body) = &mut self.body else { return Poll::Ready(None) };
-        let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) else {
-            self.client = ClientState::Waiting;
-            return Poll::Pending;
-        };
-        let Some(frame) = frame else {
-            self.body = None;
-            return Poll::Ready(None);
-        };
-        let chunk = match frame.map(Frame::into_data) {
-            Ok(Ok(chunk)) => chunk,
-            Ok(Err(frame)) => return Poll::Ready(Some(Ok(frame))),
-            Err(error) => return Poll::Ready(Some(Err(error))),
-        };
-        Poll::Ready(Some(Ok(Frame::data(self.take(chunk)))))
+        loop {
+            let Some(body) = &mut self.body else { return Poll::Ready(None) };
+            let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) else {
+                self.client = ClientState::Waiting;
+                return Poll::Pending;
+            };
+            match frame {
+                None => self.body = None,
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Some(Ok(frame)) => {
+                    // Trailers are dropped.
+                    if let Ok(chunk) = frame.into_data() {
+                        return Poll::Ready(Some(Ok(Frame::data(self.take(chunk)))));
+                    }
+                }
+            }
+        }
     }
 
     fn pop_ready(&mut self) -> Option<Bytes> {
@@ -177,14 +180,14 @@ impl SendingState {
         Some(chunk)
     }
 
-    /// Hands a chunk to hyper; what is over the maximum stays in front of the queue.
+    /// Hands a chunk to hyper; bytes above the maximum stay at the front of the queue.
     fn take(&mut self, mut chunk: Bytes) -> Bytes {
         if self.chunk_max < chunk.len() {
             let rest = chunk.split_off(self.chunk_max);
             self.ready_bytes += rest.len();
             self.ready.push_front(rest);
         }
-        self.client = ClientState::Blocked;
+        self.client = ClientState::TookChunk;
         self.taken += chunk.len() as u64;
         chunk
     }
@@ -213,7 +216,7 @@ impl SendingState {
                     self.body = None;
                 }
                 Poll::Ready(Some(Ok(frame))) => {
-                    // Responses have no trailers.
+                    // Trailers are dropped.
                     if let Ok(chunk) = frame.into_data() {
                         self.ready_bytes += chunk.len();
                         self.ready.push_back(chunk);
@@ -235,13 +238,13 @@ impl SendingState {
 }
 
 /// Progress of a client while data waits for it.
-pub(crate) struct ReadProgress {
+pub(crate) struct ClientProgress {
     taken: u64,
     wait_max: Duration,
     timer: Pin<Box<Sleep>>,
 }
 
-impl ReadProgress {
+impl ClientProgress {
     pub(crate) fn new(wait_max: Duration) -> Self {
         Self { taken: 0, wait_max, timer: Box::pin(sleep(wait_max)) }
     }
@@ -266,7 +269,7 @@ impl ReadProgress {
 /// Polls an HTTP/1.1 connection, and reads its response ahead while the client is not ready for more.
 pub(crate) struct Http1Driver<F> {
     pub(crate) connection: F,
-    pub(crate) sending: Sending,
+    pub(crate) sending: ResponseStream,
 }
 
 impl<F: Future + Unpin> Future for Http1Driver<F> {
@@ -286,7 +289,7 @@ impl<F: Future + Unpin> Future for Http1Driver<F> {
 #[derive(Clone)]
 pub(crate) struct StreamExecutor {
     /// The response of the stream that is spawned next.
-    next: Arc<Mutex<Option<Sending>>>,
+    next: Arc<Mutex<Option<ResponseStream>>>,
     write_wait_max: Duration,
     slow_readers: Counter,
 }
@@ -296,9 +299,11 @@ impl StreamExecutor {
         Self { next: Arc::default(), write_wait_max, slow_readers }
     }
 
-    /// Returns the response of a request. hyper spawns its stream before it accepts the next request.
-    pub(crate) fn begin(&self) -> Sending {
-        let sending = Sending::http2();
+    /// Creates the response slot of the next stream.
+    ///
+    /// hyper calls `execute` for a request before it calls the service for the next one.
+    pub(crate) fn next_stream(&self) -> ResponseStream {
+        let sending = ResponseStream::http2();
         *self.next.lock() = Some(sending.clone());
         sending
     }
@@ -306,7 +311,7 @@ impl StreamExecutor {
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
-        let sending = self.next.lock().take().unwrap_or_else(Sending::http2);
+        let sending = self.next.lock().take().unwrap_or_else(ResponseStream::http2);
         tokio::spawn(StreamDriver {
             stream: Some(Box::pin(stream)),
             sending,
@@ -322,9 +327,9 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
 struct StreamDriver<F> {
     /// Dropping it resets the stream.
     stream: Option<Pin<Box<F>>>,
-    sending: Sending,
+    sending: ResponseStream,
     taken: u64,
-    progress: Option<ReadProgress>,
+    progress: Option<ClientProgress>,
     write_wait_max: Duration,
     slow_readers: Counter,
 }
@@ -343,7 +348,7 @@ impl<F: Future<Output = ()>> Future for StreamDriver<F> {
             return Poll::Pending;
         };
         let wait_max = this.write_wait_max;
-        let progress = this.progress.get_or_insert_with(|| ReadProgress::new(wait_max));
+        let progress = this.progress.get_or_insert_with(|| ClientProgress::new(wait_max));
         progress.add(taken - mem::replace(&mut this.taken, taken));
         ready!(progress.poll_slow(cx));
         this.slow_readers.count();
@@ -358,6 +363,7 @@ mod tests {
     use core::net::{IpAddr, Ipv4Addr};
 
     use http::{Request, Response};
+    use http_body_util::BodyExt;
     use hyper::body::Incoming;
     use hyper::server::conn::http1;
     use hyper::service::service_fn;
@@ -379,7 +385,7 @@ mod tests {
     }
 
     /// Body that hyper sends, with the read-ahead under test.
-    struct SentBody(Sending);
+    struct SentBody(ResponseStream);
 
     impl http_body::Body for SentBody {
         type Data = Bytes;
@@ -399,7 +405,7 @@ mod tests {
             let (mut socket, served) = duplex(1024);
             let (chunks, received) = mpsc::channel(1);
             let received = Arc::new(Mutex::new(Some(received)));
-            let sending = Sending::http1();
+            let sending = ResponseStream::http1();
             let current = sending.clone();
             let service = service_fn(move |_: Request<Incoming>| {
                 let owner = BytesOwner::new(&Caller::Admin, IpAddr::V4(Ipv4Addr::LOCALHOST));
@@ -455,7 +461,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_less_than_a_kib_per_second_is_slow() {
-        let mut progress = ReadProgress::new(Duration::from_secs(10));
+        let mut progress = ClientProgress::new(Duration::from_secs(10));
         let mut is_slow_after = async |bytes| {
             progress.add(bytes);
             tokio::time::advance(Duration::from_secs(10)).await;
@@ -467,8 +473,19 @@ mod tests {
     }
 
     #[test]
+    fn trailers_are_dropped() {
+        let sending = ResponseStream::http1();
+        let trailers = async { Some(Ok(http::HeaderMap::new())) };
+        sending.begin(body::full("text").with_trailers(trailers).boxed_unsync(), None);
+        let mut cx = Context::from_waker(core::task::Waker::noop());
+        let mut next = || sending.poll_frame(&mut cx);
+        assert!(matches!(next(), Poll::Ready(Some(Ok(frame))) if frame.is_data()));
+        assert!(matches!(next(), Poll::Ready(None)));
+    }
+
+    #[test]
     fn a_chunk_for_http2_is_split() {
-        let sending = Sending::http2();
+        let sending = ResponseStream::http2();
         sending.begin(body::full(vec![7; HTTP2_CHUNK_MAX + 1]), None);
         let mut cx = Context::from_waker(core::task::Waker::noop());
         let mut sizes = Vec::new();

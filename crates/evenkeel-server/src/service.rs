@@ -24,12 +24,12 @@ use crate::request_id::{REQUEST_ID, RequestIds};
 use crate::route::{
     Encryption, HandlerFuture, LIVE, METRICS, READY, RateLimit, Route, RouteMiss, Routes, ServerRequest,
 };
-use crate::sending::Sending;
+use crate::sending::ResponseStream;
 use crate::tenant::{Authenticator, Caller};
 
 /// Headers that may occur at most once: two parsers could pick different values.
-const SINGLE_VALUE_HEADERS: [&str; 6] =
-    ["host", "authorization", "content-length", "content-type", "x-api-key", "api-key"];
+const SINGLE_VALUE_HEADERS: [&str; 7] =
+    ["host", "origin", "authorization", "content-length", "content-type", "x-api-key", "api-key"];
 
 /// Maximum size of an unread body after which a connection stays open; hyper skips it if it has arrived.
 const SKIPPED_MAX: u64 = 16 * 1024;
@@ -69,7 +69,7 @@ impl RequestService {
         request: Request<Incoming>,
         client: RequestOrigin,
         length: BodyLength,
-        sending: Sending,
+        sending: ResponseStream,
     ) -> http::Response<TrackedBody> {
         let (guard, disconnect) = RequestGuard::new(self.in_flight.clone(), client.connection.clone());
         let method = request.method().clone();

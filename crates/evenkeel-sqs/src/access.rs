@@ -15,7 +15,7 @@ use crate::policy::{self, PolicyRequest};
 use crate::queue_metadata::QueueMetadata;
 
 /// Returns the namespace in which a caller creates queues.
-pub(crate) fn home_of(caller: &Caller) -> Namespace {
+pub(crate) fn own_namespace(caller: &Caller) -> Namespace {
     match caller {
         Caller::Tenant(tenant) => tenant.settings.account.map_or(Namespace::Shared, Namespace::Account),
         Caller::Admin | Caller::Public => Namespace::Shared,
@@ -23,11 +23,19 @@ pub(crate) fn home_of(caller: &Caller) -> Namespace {
 }
 
 /// Returns the name of a caller that is stored with the messages it sends.
-pub(crate) fn sender_of(caller: &Caller) -> &str {
+pub(crate) fn sender_name(caller: &Caller) -> &str {
     match caller {
         Caller::Tenant(tenant) => &tenant.settings.name,
         Caller::Admin => "admin",
         Caller::Public => "",
+    }
+}
+
+/// Returns the account number of a tenant.
+pub(crate) fn account_of(caller: &Caller) -> Option<AccountNumber> {
+    match caller {
+        Caller::Tenant(tenant) => tenant.settings.account,
+        Caller::Admin | Caller::Public => None,
     }
 }
 
@@ -61,7 +69,7 @@ impl SqsApi {
         };
         match namespace {
             Some(namespace) => find_in(namespace),
-            None => find_in(home_of(caller)).or_else(|| find_in(Namespace::Shared)),
+            None => find_in(own_namespace(caller)).or_else(|| find_in(Namespace::Shared)),
         }
     }
 
@@ -85,7 +93,7 @@ impl SqsApi {
         match caller {
             Caller::Admin => true,
             Caller::Public => false,
-            Caller::Tenant(_) => queue.descriptor().namespace == home_of(caller),
+            Caller::Tenant(_) => queue.descriptor().namespace == own_namespace(caller),
         }
     }
 

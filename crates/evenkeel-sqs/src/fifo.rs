@@ -60,6 +60,15 @@ pub(crate) struct DedupName {
     pub(crate) id: DedupId,
 }
 
+/// Scopes within which a deduplication id is unique; the queue's settings decide which of them applies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DedupScope<'a> {
+    /// The sender's name for a guest, otherwise empty: all senders.
+    pub(crate) queue: &'a str,
+    /// Stored key of the message.
+    pub(crate) group: &'a str,
+}
+
 impl DedupPolicy {
     pub(crate) fn of(descriptor: &QueueDescriptor) -> Self {
         let order = descriptor.settings.order;
@@ -70,12 +79,10 @@ impl DedupPolicy {
         Self { order, fifo }
     }
 
-    /// Returns the id that the client sent, or the hash of the body with `ContentBasedDeduplication`. `queue_scope` is the
-    /// scope of ids that are unique in the whole queue.
+    /// Returns the id that the client sent, or the hash of the body with `ContentBasedDeduplication`.
     pub(crate) fn name(
         &self,
-        queue_scope: &str,
-        group: &str,
+        scope: DedupScope<'_>,
         requested: Option<String>,
         body: &str,
     ) -> Result<Option<DedupName>, SqsError> {
@@ -87,8 +94,8 @@ impl DedupPolicy {
             return Err(SqsError::invalid_value("MessageDeduplicationId", name, reason));
         }
         let scope = match self.fifo.scope {
-            Scope::Queue => queue_scope,
-            Scope::MessageGroup => group,
+            Scope::Queue => scope.queue,
+            Scope::MessageGroup => scope.group,
         };
         Ok(Some(DedupName { id: DedupId::new(scope, &name), name }))
     }

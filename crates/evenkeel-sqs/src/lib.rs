@@ -5,8 +5,8 @@
 //! `settings` (queue attributes), `redrive` (dead-letter queues), `move_task`, `permission`, `tag` → a JSON response, or
 //! an `error` as AWS formats it. `attribute`, `text_validation` and `limit` are AWS's rules for messages;
 //! `stored_headers` is the format of a message's attributes in the store. `native` is the API for features that SQS
-//! does not have. `access` and `policy` decide which queues a caller may use, `filing` under which fairness key its messages
-//! are stored.
+//! does not have. `access` and `policy` decide which queues a caller may use, `stored_key` under which fairness key
+//! its messages are stored.
 
 mod access;
 mod acknowledge;
@@ -18,7 +18,6 @@ mod batch;
 mod chunked_body;
 mod error;
 mod fifo;
-mod filing;
 mod limit;
 mod metrics;
 mod move_task;
@@ -34,6 +33,7 @@ mod redrive;
 mod send;
 mod settings;
 mod stored_headers;
+mod stored_key;
 mod tag;
 mod text_validation;
 mod time;
@@ -41,4 +41,4 @@ mod time;
 pub use access::owner_name;
 pub use api::SqsApi;
 pub use options::SqsOptions;
-pub use stored_headers::{accountable_tenants, client_key, header_of};
+pub use stored_headers::{client_key, header_of, tenant_to_charge};

@@ -9,7 +9,7 @@ use evenkeel_queue::{DeliveryOrder, Namespace, Queue, QueueSettings};
 use evenkeel_server::tenant::Caller;
 use serde::{Deserialize, Serialize};
 
-use crate::access::home_of;
+use crate::access::own_namespace;
 use crate::api::{EmptyResponse, RequestContext, SqsApi, required};
 use crate::arn::QueueRef;
 use crate::base64;
@@ -113,7 +113,7 @@ impl SqsApi {
         if !self.auth.is_current(&context.caller) {
             return Err(SqsError::NoQueue);
         }
-        let mut spec = self.new_spec(home_of(&context.caller), name);
+        let mut spec = self.new_spec(own_namespace(&context.caller), name);
         self.apply(&context.caller, &mut spec, &attributes)?;
         spec.metadata.tags = tags;
         let queue = self.create(spec).await?;

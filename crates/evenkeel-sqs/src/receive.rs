@@ -15,11 +15,11 @@ use crate::api::{RequestContext, SqsApi, seconds, to_json_with_capacity};
 use crate::attribute::{Attribute, Filter, digest, digest_body};
 use crate::error::SqsError;
 use crate::fifo::is_valid_id;
-use crate::filing::Filing;
 use crate::limit::{RECEIVE, VISIBILITY_SECS, WAIT_SECS};
 use crate::operation::Operation;
 use crate::send::{WRONG_QUEUE_TYPE, sequence_number};
 use crate::stored_headers::{StoredHeaders, client_key};
+use crate::stored_key::FirstLevel;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -151,9 +151,10 @@ impl SqsApi {
         let body = str::from_utf8(&delivery.payload.body).unwrap_or_default();
         let stored = StoredHeaders::decode(&delivery.payload.headers).unwrap_or_else(|| StoredHeaders {
             has_group: false,
-            filing: Filing::Label,
+            first_level: FirstLevel::Label,
             body_md5: digest_body(body.as_bytes()),
             sender: "",
+            account: None,
             trace: None,
             dedup: None,
             attributes: Vec::new(),

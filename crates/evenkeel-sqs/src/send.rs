@@ -7,15 +7,15 @@ use evenkeel_queue::{DeliveryOrder, MessageId, NewMessage, Payload, Queue};
 use evenkeel_server::hex::hex;
 use serde::{Deserialize, Serialize};
 
-use crate::access::sender_of;
+use crate::access::{account_of, sender_name};
 use crate::api::{RequestContext, SqsApi, required, seconds};
 use crate::attribute::{Attribute, AttributeMap, digest, digest_body, validate, validate_system};
 use crate::batch::{BatchFailure, BatchResponse, check_ids};
 use crate::error::{SqsError, too_large};
-use crate::fifo::{DedupName, DedupPolicy};
-use crate::filing::Sender;
+use crate::fifo::{DedupName, DedupPolicy, DedupScope};
 use crate::limit::{BATCH_BYTES_MAX, DELAY_SECS, GROUP_MAX, HEADROOM, TRACE_MAX};
 use crate::stored_headers::StoredHeaders;
+use crate::stored_key::Sender;
 use crate::text_validation::is_valid_text;
 
 #[derive(Deserialize)]
@@ -146,8 +146,10 @@ fn prepare(
     }
     let delay = delay(request.delay_seconds, dedup.order)?;
     let group = request.message_group_id.as_deref().map(check_group).transpose()?;
-    let filed = Sender::new(&context.caller, &queue.descriptor()).file(dedup.order, group);
-    let dedup_name = dedup_name(dedup, group, request.message_deduplication_id, &body)?;
+    let sender = Sender::new(&context.caller, &queue.descriptor());
+    let stored_key = sender.stored_key(group);
+    let scope = DedupScope { queue: sender.dedup_scope(), group: &stored_key.key };
+    let dedup_name = dedup_name(dedup, group, scope, request.message_deduplication_id, &body)?;
     let none = AttributeMap::new();
     let attributes = validate(request.message_attributes.as_ref().unwrap_or(&none))?;
     let system = validate_system(request.message_system_attributes.as_ref().unwrap_or(&none))?;
@@ -162,16 +164,17 @@ fn prepare(
     };
     let stored = StoredHeaders {
         has_group: group.is_some(),
-        filing: filed.filing,
+        first_level: stored_key.first_level,
         body_md5,
-        sender: sender_of(&context.caller),
+        sender: sender_name(&context.caller),
+        account: account_of(&context.caller),
         trace: trace_of(context, system.as_ref()),
         dedup: dedup_name.as_ref().map(|dedup| dedup.name.as_str()),
         attributes,
     };
     let headers = Bytes::from(stored.encode());
     let message = NewMessage {
-        key: filed.key,
+        key: stored_key.key,
         weight: None,
         cost: None,
         delay,
@@ -186,6 +189,7 @@ fn prepare(
 fn dedup_name(
     dedup: DedupPolicy,
     group: Option<&str>,
+    scope: DedupScope<'_>,
     requested: Option<String>,
     body: &str,
 ) -> Result<Option<DedupName>, SqsError> {
@@ -193,8 +197,8 @@ fn dedup_name(
         let invalid = |id| SqsError::invalid_value("MessageDeduplicationId", id, WRONG_QUEUE_TYPE);
         return requested.map_or(Ok(None), |id| Err(invalid(id)));
     }
-    let group = group.ok_or(SqsError::Missing { name: "MessageGroupId" })?;
-    let name = dedup.name("", group, requested, body)?;
+    group.ok_or(SqsError::Missing { name: "MessageGroupId" })?;
+    let name = dedup.name(scope, requested, body)?;
     name.map(Some).ok_or_else(|| {
         SqsError::invalid(
             "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",

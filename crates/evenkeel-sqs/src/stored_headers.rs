@@ -1,9 +1,15 @@
-//! Binary format of the headers that are stored with a message: sender, trace header, deduplication id, attributes.
+//! Binary format of the headers that are stored with a message: flags, MD5 of the body, sender, trace header, deduplication
+//! id, account of the sender, attributes.
 //!
-//! Guarantees: decoding reverses encoding; bytes in another format decode to `None`.
+//! Guarantees: decoding reverses encoding; bytes of another version, or cut inside a field, decode to `None`.
+
+use std::sync::Arc;
+
+use evenkeel_policy::account::AccountNumber;
+use evenkeel_server::tenant::{Tenant, Tenants};
 
 use crate::attribute::{Attribute, Value};
-use crate::filing::{Filing, first_level};
+use crate::stored_key::{FirstLevel, first_level};
 
 /// First byte: version of the format.
 const LAYOUT: u8 = 1;
@@ -11,18 +17,21 @@ const HAS_GROUP: u8 = 1;
 const HAS_DEDUP: u8 = 2;
 const SENDER_PREFIX: u8 = 4;
 const LABEL: u8 = 8;
+const HAS_ACCOUNT: u8 = 16;
 const TEXT: u8 = 1;
 const BINARY: u8 = 2;
 
 /// Headers stored with a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredHeaders<'a> {
-    /// True if the sender set a group; otherwise the message has the default key.
+    /// True if the client sent a key or group.
     pub(crate) has_group: bool,
-    pub(crate) filing: Filing,
+    pub(crate) first_level: FirstLevel,
     pub(crate) body_md5: [u8; 16],
-    /// Name of the tenant that sent the message.
+    /// Name of the tenant that sent the message; `admin` for an administrator.
     pub(crate) sender: &'a str,
+    /// Account of that tenant, because another tenant may get its name; earlier versions do not store it.
+    pub(crate) account: Option<AccountNumber>,
     /// Value of the trace header.
     pub(crate) trace: Option<&'a str>,
     /// Deduplication id as the client sent it.
@@ -38,17 +47,22 @@ impl<'a> StoredHeaders<'a> {
         let mut out =
             Vec::with_capacity(32 + self.sender.len() + self.trace.map_or(0, str::len) + attributes);
         let group = if self.has_group { HAS_GROUP } else { 0 };
-        let filing = match self.filing {
-            Filing::Trusted => 0,
-            Filing::Label => LABEL,
-            Filing::UnderSender => LABEL | SENDER_PREFIX,
+        let first_level = match self.first_level {
+            FirstLevel::MayNameTenant => 0,
+            FirstLevel::Label => LABEL,
+            FirstLevel::SenderName => LABEL | SENDER_PREFIX,
         };
-        out.extend([LAYOUT, group | filing | self.dedup.map_or(0, |_| HAS_DEDUP)]);
+        let dedup = self.dedup.map_or(0, |_| HAS_DEDUP);
+        let account = self.account.map_or(0, |_| HAS_ACCOUNT);
+        out.extend([LAYOUT, group | first_level | dedup | account]);
         out.extend(self.body_md5);
         push_text(&mut out, self.sender);
         push_text(&mut out, self.trace.unwrap_or_default());
         if let Some(dedup) = self.dedup {
             push_text(&mut out, dedup);
+        }
+        if let Some(account) = self.account {
+            push_text(&mut out, &account.to_string());
         }
         for Attribute { name, data_type, value } in &self.attributes {
             push_text(&mut out, name);
@@ -71,6 +85,7 @@ impl<'a> StoredHeaders<'a> {
         let sender = reader.text()?;
         let trace = reader.text()?;
         let dedup = if flags & HAS_DEDUP == 0 { None } else { Some(reader.text()?) };
+        let account = if flags & HAS_ACCOUNT == 0 { None } else { Some(reader.text()?.parse().ok()?) };
         let mut attributes = Vec::new();
         while !reader.0.is_empty() {
             let name = reader.text()?;
@@ -87,9 +102,10 @@ impl<'a> StoredHeaders<'a> {
         }
         Some(Self {
             has_group: flags & HAS_GROUP != 0,
-            filing: filing(flags),
+            first_level: first_level_of(flags),
             body_md5,
             sender,
+            account,
             trace: Some(trace).filter(|trace| !trace.is_empty()),
             dedup,
             attributes,
@@ -97,10 +113,11 @@ impl<'a> StoredHeaders<'a> {
     }
 }
 
-/// The start of stored headers: sender and filing, decoded without the attributes.
+/// The fields of stored headers that tell where a message comes from, decoded without the attributes.
 struct Origin<'a> {
-    filing: Filing,
+    first_level: FirstLevel,
     sender: &'a str,
+    account: Option<AccountNumber>,
 }
 
 impl<'a> Origin<'a> {
@@ -108,32 +125,44 @@ impl<'a> Origin<'a> {
         let mut reader = HeaderReader(bytes);
         let [LAYOUT, flags] = *reader.take(2)? else { return None };
         reader.take(16)?;
-        Some(Self { filing: filing(flags), sender: reader.text()? })
+        let sender = reader.text()?;
+        reader.text()?;
+        if flags & HAS_DEDUP != 0 {
+            reader.text()?;
+        }
+        let account = if flags & HAS_ACCOUNT == 0 { None } else { Some(reader.text()?.parse().ok()?) };
+        Some(Self { first_level: first_level_of(flags), sender, account })
+    }
+
+    /// Returns the tenant that sent the message, unless it was removed; a new tenant of its name is another one.
+    fn tenant<'t>(&self, tenants: &'t Tenants) -> Option<&'t Arc<Tenant>> {
+        let is_sender =
+            |tenant: &&Arc<Tenant>| self.account.is_none() || self.account == tenant.settings.account;
+        tenants.get(self.sender).filter(is_sender)
     }
 }
 
-fn filing(flags: u8) -> Filing {
+fn first_level_of(flags: u8) -> FirstLevel {
     match flags & (LABEL | SENDER_PREFIX) {
-        0 => Filing::Trusted,
-        LABEL => Filing::Label,
-        _ => Filing::UnderSender,
+        0 => FirstLevel::MayNameTenant,
+        LABEL => FirstLevel::Label,
+        _ => FirstLevel::SenderName,
     }
 }
 
-/// Returns the tenants that may answer for a message, the best first: the first level of its key if the sender was allowed
-/// to act for it, then the sender.
-pub fn accountable_tenants<'a>(headers: &'a [u8], key: &'a str) -> impl Iterator<Item = &'a str> {
+/// Returns the tenant to charge for a message: the first level of its key if that is a tenant and the sender may act for
+/// it, else the sender.
+pub fn tenant_to_charge<'t>(tenants: &'t Tenants, headers: &[u8], key: &str) -> Option<&'t Arc<Tenant>> {
     let origin = Origin::decode(headers);
-    let filing = origin.as_ref().map_or(Filing::Trusted, |origin| origin.filing);
-    let named = (filing == Filing::Trusted).then(|| first_level(key));
-    let sender = origin.map(|origin| origin.sender).filter(|sender| !sender.is_empty());
-    named.into_iter().chain(sender)
+    let may_name = origin.as_ref().is_none_or(|origin| origin.first_level == FirstLevel::MayNameTenant);
+    let named = may_name.then(|| tenants.get(first_level(key))).flatten();
+    named.or_else(|| origin?.tenant(tenants))
 }
 
-/// Returns a message's key as the client sent it: without the sender's name, if the API put that before it.
+/// Returns a message's key as the client sent it: without the sender's name, if that was put before it.
 pub fn client_key<'k>(headers: &[u8], key: &'k str) -> &'k str {
     match Origin::decode(headers) {
-        Some(Origin { filing: Filing::UnderSender, sender }) => {
+        Some(Origin { first_level: FirstLevel::SenderName, sender, .. }) => {
             key.strip_prefix(sender).and_then(|rest| rest.strip_prefix('/')).unwrap_or(key)
         }
         Some(_) | None => key,
@@ -185,9 +214,10 @@ mod tests {
         ];
         let headers = StoredHeaders {
             has_group: true,
-            filing: Filing::Trusted,
+            first_level: FirstLevel::MayNameTenant,
             body_md5: [7; 16],
             sender: "me",
+            account: None,
             trace: Some("t"),
             dedup: Some("d"),
             attributes,
@@ -198,14 +228,22 @@ mod tests {
         bytes.extend(*b"\0\x01a\0\x06String\x01\0\0\0\x01x");
         bytes.extend(*b"\0\x01b\0\x06Binary\x02\0\0\0\x01\xff");
         assert_eq!(headers.encode(), bytes);
-        assert_eq!(StoredHeaders::decode(&bytes), Some(headers));
+        assert_eq!(StoredHeaders::decode(&bytes), Some(headers.clone()));
+        // The account was added later, after the deduplication id.
+        let account = Some("123456789012".parse().unwrap());
+        let with_account = StoredHeaders { account, ..headers };
+        let end = 18 + 4 + 3 + 3;
+        let account_text = b"\0\x0c123456789012";
+        let bytes = [&[1, 3 | 16], &bytes[2..end], account_text, &bytes[end..]].concat();
+        assert_eq!(with_account.encode(), bytes);
+        assert_eq!(StoredHeaders::decode(&bytes), Some(with_account));
     }
 
     proptest! {
         #[test]
         fn decoding_reverses_encoding(
-            has_group: bool, filing in prop::sample::select(&[Filing::Trusted, Filing::Label, Filing::UnderSender]),
-            body_md5: [u8; 16], sender in ".{0,64}", trace in ".{0,64}",
+            has_group: bool, first_level in prop::sample::select(&[FirstLevel::MayNameTenant, FirstLevel::Label, FirstLevel::SenderName]),
+            account in prop::option::of(any::<u64>().prop_map(AccountNumber::from_random)), body_md5: [u8; 16], sender in ".{0,64}", trace in ".{0,64}",
             dedup in prop::option::of(".{1,64}"), text in ".{0,64}", binary: Vec<u8>,
         ) {
             let attributes = vec![
@@ -214,7 +252,7 @@ mod tests {
             ];
             let trace = Some(trace.as_str()).filter(|trace| !trace.is_empty());
             let dedup = dedup.as_deref();
-            let headers = StoredHeaders { has_group, filing, body_md5, sender: &sender, trace, dedup, attributes };
+            let headers = StoredHeaders { has_group, first_level, body_md5, sender: &sender, account, trace, dedup, attributes };
             let bytes = headers.encode();
             prop_assert_eq!(StoredHeaders::decode(&bytes), Some(headers));
         }
@@ -228,7 +266,7 @@ mod tests {
         fn headers_truncated_within_a_field_are_rejected(len in 0_usize..40) {
             let attributes = vec![Attribute { name: "a", data_type: "String", value: Value::Text("x") }];
             let headers = StoredHeaders {
-                has_group: true, filing: Filing::Label, body_md5: [7; 16], sender: "me", trace: None, dedup: None, attributes,
+                has_group: true, first_level: FirstLevel::Label, body_md5: [7; 16], sender: "me", account: None, trace: None, dedup: None, attributes,
             };
             let bytes = headers.encode();
             let len = len.min(bytes.len());

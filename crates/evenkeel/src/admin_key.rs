@@ -1,8 +1,8 @@
 //! The admin key that `serve` creates if none is configured. It is stored in the data directory, where the command line
 //! reads it.
 //!
-//! Guarantees: the key is created once, whole, readable by its owner only, and kept across restarts. With configured
-//! admin keys the file is neither created nor honoured.
+//! The file is written atomically with mode 0600 and kept across restarts. A file that another user may have read or put
+//! there is rejected. If admin keys are configured, the server does not create or use it.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub fn path(data_dir: &Path) -> PathBuf {
 
 /// Reads the admin key of a data directory; `None` if it has none.
 pub fn read(data_dir: &Path) -> Result<Option<Secret<String>>, AdminKeyError> {
-    let Some(text) = DataDir::read(data_dir, FILE)? else { return Ok(None) };
+    let Some(text) = DataDir::read_secret(data_dir, FILE)? else { return Ok(None) };
     let key = text.trim();
     if !is_generated(key) {
         return Err(AdminKeyError::Malformed { path: path(data_dir) });
@@ -40,6 +40,8 @@ pub(crate) fn hashes(data_dir: &DataDir, configured: &[KeyHash]) -> Result<Vec<K
     }
     let key = make_key().map_err(|_| AdminKeyError::NoRandomness)?;
     data_dir.replace(FILE, &format!("{key}\n"))?;
+    // On a volume without file modes, other users can read the new file.
+    read(data_dir.path())?;
     let path = path(data_dir.path());
     tracing::info!(target: "evenkeel", path = %path.display(), "created an admin key, because admin_key_hashes is not set; the command line reads it from this file");
     Ok(vec![KeyHash::of(&key)])

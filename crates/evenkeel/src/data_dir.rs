@@ -5,11 +5,14 @@
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Uid, geteuid};
 use thiserror::Error;
 
 const LOCK: &str = "lock";
@@ -105,6 +108,36 @@ impl DataDir {
         }
     }
 
+    /// Reads a file that only its owner may access; `None` if it does not exist.
+    ///
+    /// Rejects a file that another user may have read or put there.
+    pub fn read_secret(path: &Path, file: &str) -> Result<Option<String>, DataDirError> {
+        let path = path.join(file);
+        let io_error = |error: io::Error| DataDirError::Io { path: path.clone(), error };
+        // Opening a named pipe without NONBLOCK would wait for a writer.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut opened = match rustix::fs::open(&path, flags, Mode::empty()) {
+            Ok(opened) => File::from(opened),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(DataDirError::NotRegular { path }),
+            Err(error) => return Err(io_error(error.into())),
+        };
+        let metadata = opened.metadata().map_err(io_error)?;
+        if !metadata.is_file() {
+            return Err(DataDirError::NotRegular { path });
+        }
+        if !is_trusted_owner(metadata.uid(), geteuid()) {
+            return Err(DataDirError::ForeignOwner { path, owner: metadata.uid() });
+        }
+        let mode = metadata.mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(DataDirError::AccessibleToOthers { path, mode });
+        }
+        let mut text = String::new();
+        opened.read_to_string(&mut text).map_err(io_error)?;
+        Ok(Some(text))
+    }
+
     /// Replaces a file atomically and durably: readers see either the old or the new text, also after a crash.
     pub fn replace(&self, file: &str, text: &str) -> Result<(), DataDirError> {
         let target = self.path.join(file);
@@ -113,9 +146,14 @@ impl DataDir {
 
     fn write(&self, target: &Path, text: &str) -> io::Result<()> {
         let temporary = target.with_added_extension("new");
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        // A file that a crash left behind keeps its mode. Some volumes have no modes.
+        // A crash may have left the file behind, or another user may have put it there.
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        // `create_new` does not follow a symbolic link.
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        // The umask may have removed permissions of the owner. Some volumes have no modes.
         if let Err(error) = file.set_permissions(Permissions::from_mode(0o600)) {
             let path = temporary.display();
             tracing::warn!(target: "evenkeel", %path, %error, "could not restrict a file to its owner; check who may read the volume of the data directory");
@@ -125,6 +163,11 @@ impl DataDir {
         fs::rename(&temporary, target)?;
         File::open(&self.path)?.sync_all()
     }
+}
+
+/// Reports whether a process of `user` may trust a file of `owner`.
+fn is_trusted_owner(owner: u32, user: Uid) -> bool {
+    owner == user.as_raw() || owner == Uid::ROOT.as_raw()
 }
 
 /// Reads the URLs of the server; `None` before they are announced.
@@ -148,6 +191,12 @@ pub enum DataDirError {
     /// A process holds the lock and announced no URL.
     #[error("{}: data directory is locked by another process", path.display())]
     Busy { path: PathBuf },
+    #[error("{} is a symbolic link or not a regular file; delete it and restart the server", path.display())]
+    NotRegular { path: PathBuf },
+    #[error("{} belongs to another user (uid {owner}); run evenkeel as that user, or delete the file and restart the server", path.display())]
+    ForeignOwner { path: PathBuf, owner: u32 },
+    #[error("{path} has mode {mode:03o}; other users must have no access to the key; run `chmod 600 {path}`, or delete the file and restart the server if others may have read it; on a volume without file modes, set admin_key_hashes", path = path.display())]
+    AccessibleToOthers { path: PathBuf, mode: u32 },
 }
 
 #[cfg(test)]
@@ -220,6 +269,53 @@ mod tests {
         let mode = |file: &Path| fs::metadata(file).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&temp.0), mode(&temp.0.join("a.toml"))), (0o700, 0o600));
         assert!(!temp.0.join("a.toml.new").exists());
+    }
+
+    #[test]
+    fn a_planted_temporary_file_is_not_written_to() {
+        let temp = TempPath::new("planted");
+        let data_dir = temp.lock();
+        let target = temp.0.join("target");
+        fs::write(&target, "untouched").unwrap();
+        let planted = temp.0.join("a.toml.new");
+        for plant in [std::os::unix::fs::symlink::<&Path, &Path>, fs::hard_link] {
+            plant(&target, &planted).unwrap();
+            data_dir.replace("a.toml", "secret").unwrap();
+            assert_eq!(fs::read_to_string(&target).unwrap(), "untouched");
+            assert_eq!(DataDir::read_secret(&temp.0, "a.toml").unwrap().as_deref(), Some("secret"));
+        }
+    }
+
+    #[test]
+    fn a_secret_that_others_may_have_read_or_planted_is_rejected() {
+        let temp = TempPath::new("secret");
+        let data_dir = temp.lock();
+        let error = |file: &str| DataDir::read_secret(&temp.0, file).unwrap_err().to_string();
+        assert_eq!(DataDir::read_secret(&temp.0, "key").unwrap(), None);
+        data_dir.replace("key", "secret").unwrap();
+        assert_eq!(DataDir::read_secret(&temp.0, "key").unwrap().as_deref(), Some("secret"));
+        std::os::unix::fs::symlink(temp.0.join("key"), temp.0.join("link")).unwrap();
+        assert!(error("link").contains("symbolic link"), "{}", error("link"));
+        fs::create_dir(temp.0.join("directory")).unwrap();
+        assert!(error("directory").contains("not a regular file"), "{}", error("directory"));
+        for mode in [0o640, 0o620, 0o604, 0o602] {
+            fs::set_permissions(temp.0.join("key"), Permissions::from_mode(mode)).unwrap();
+            let error = error("key");
+            assert!(error.contains(&format!("has mode {mode:o}")) && error.contains("chmod 600"), "{error}");
+        }
+        // Only root may give files away.
+        fs::set_permissions(temp.0.join("key"), Permissions::from_mode(0o600)).unwrap();
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(temp.0.join("key"), Some(12_345), None).unwrap();
+            assert!(error("key").contains("another user (uid 12345)"), "{}", error("key"));
+        }
+    }
+
+    #[test]
+    fn files_of_the_own_user_and_of_root_are_trusted() {
+        let user = Uid::from_raw(1000);
+        assert!(is_trusted_owner(1000, user) && is_trusted_owner(0, user));
+        assert!(!is_trusted_owner(1001, user) && !is_trusted_owner(1000, Uid::ROOT));
     }
 
     #[test]

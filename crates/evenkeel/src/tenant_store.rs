@@ -147,6 +147,8 @@ impl TenantStore {
         admin_key_hashes: &[KeyHash],
     ) -> Result<(Self, Option<Secret<String>>), TenantStoreError> {
         let mut next = self.clone();
+        // After a crash between the two writes of a removal, the number of the removed tenant is not retired yet.
+        next.accounts.update(&self.configured, &self.added)?;
         let key = match change {
             TenantChange::Add(mut tenant) => {
                 if self.all().iter().any(|other| other.name == tenant.name) {
@@ -188,7 +190,8 @@ impl TenantStore {
 
     /// Stores the added tenants and the account numbers in the data directory.
     ///
-    /// After a crash between the two writes, the next start draws and retires the numbers that follow from the tenants.
+    /// After a crash between the two writes, the next start or change draws and retires the numbers that follow from the
+    /// tenants.
     pub fn write(&self, data_dir: &DataDir) -> Result<(), TenantStoreError> {
         data_dir.replace(FILE, &to_toml(&self.added))?;
         Ok(self.accounts.write(data_dir)?)
@@ -277,6 +280,16 @@ mod tests {
         let hashes = &store.added[0].key_hashes;
         assert!(hashes.len() == 1 && hashes[0].matches(&KeyHash::of(key.expose())));
         assert!(!format!("{store:?} {key:?}").contains(key.expose()));
+    }
+
+    #[test]
+    fn a_tenant_added_after_a_crash_during_its_removal_has_another_account() {
+        let (before, _) = store().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let (removed, _) = before.apply(TenantChange::Remove { name: "acme".to_owned() }, &[]).unwrap();
+        let crashed = TenantStore { accounts: before.accounts.clone(), ..removed };
+        let (again, _) = crashed.apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let account = again.accounts.get("acme");
+        assert!(account.is_some() && account != before.accounts.get("acme"), "{account:?}");
     }
 
     #[test]

@@ -164,13 +164,13 @@ async fn the_job_status_table_evicts_its_oldest_entry() {
     let queue = rig.queue(QueueSettings::default()).await;
     let ids = queue.enqueue((0..10_001).map(|n| NewMessage::new(n.to_string())).collect()).await.unwrap();
     for id in &ids {
-        queue.record_job(*id, JobStatus::Admitted { attempt: 1, since: UnixMillis(7) });
+        queue.record_job(*id, Namespace::Shared, JobStatus::Admitted { attempt: 1, since: UnixMillis(7) });
     }
-    assert_eq!(queue.job_status(ids[0]), None);
-    let text = queue.job_status(ids[10_000]).unwrap().to_string();
+    assert_eq!(queue.job_status(ids[0], |_| true), None);
+    let text = queue.job_status(ids[10_000], |_| true).unwrap().to_string();
     assert_eq!(text, "attempt 1: waiting for a free slot since 1970-01-01 00:00:00 UTC");
     queue.forget_job(ids[10_000]);
-    assert_eq!(queue.job_status(ids[10_000]), None);
+    assert_eq!(queue.job_status(ids[10_000], |_| true), None);
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::json::{create_error, queue_error};
 use super::{Native, check_admin, json_response, no_queue, number, query, read, within};
-use crate::access::home_of;
+use crate::access::own_namespace;
 use crate::arn::QueueRef;
 use crate::fifo;
 use crate::limit::{HEADROOM, POLICY_MAX};
@@ -67,7 +67,9 @@ impl Native {
     fn list_position<'a>(&self, caller: &Caller, after: &'a str) -> Result<ListPosition<'a>, ApiError> {
         let unknown = || ApiError::invalid(format!("the owner in {after:?} is not known"));
         let is_known = |namespace: Namespace| {
-            matches!(caller, Caller::Admin) || namespace == Namespace::Shared || namespace == home_of(caller)
+            matches!(caller, Caller::Admin)
+                || namespace == Namespace::Shared
+                || namespace == own_namespace(caller)
         };
         let found = self.queue_ref(after).filter(|queue| queue.namespace.is_none_or(is_known));
         let QueueRef { namespace, name } = found.ok_or_else(unknown)?;

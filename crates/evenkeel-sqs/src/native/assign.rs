@@ -14,13 +14,13 @@ use crate::SqsApi;
 use crate::operation::Operation;
 use crate::settings::QueueSpec;
 
-/// Queues that are assigned together.
-const TOGETHER_MAX: usize = 100;
+/// Maximum number of queues per call.
+const QUEUES_MAX: usize = 100;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AssignBody {
-    /// Tenant name, account number, or `null` for all tenants.
+    /// Name of the new owner; `null` shares the queue.
     owner: Value,
     /// Other queues to assign at the same time.
     #[serde(default)]
@@ -32,8 +32,8 @@ impl Native {
         check_admin(request)?;
         let AssignBody { owner, with } = read(request).await?;
         let namespace = self.owner(&owner)?;
-        if TOGETHER_MAX <= with.len() {
-            return Err(ApiError::invalid(format!("at most {TOGETHER_MAX} queues are assigned together")));
+        if QUEUES_MAX <= with.len() {
+            return Err(ApiError::invalid(format!("at most {QUEUES_MAX} queues are assigned together")));
         }
         let caller = &request.caller;
         let find = |name: &str| self.queue(caller, name, Operation::SetQueueAttributes);
@@ -108,16 +108,22 @@ impl SqsApi {
 
     /// Moves queues to another namespace; the caller holds the lock for changes.
     ///
-    /// A queue loses its policy, because that named accounts for the previous owner. The links to dead-letter queues are
-    /// suspended until all queues are moved, so that not even a crash leaves a link between two owners.
+    /// A queue loses its policy, because the previous owner wrote it. The links to dead-letter queues are removed first and
+    /// restored last, so that a crash leaves no link between two owners; assigning the queues again then restores the links.
     async fn assign(&self, queues: &[Queue], namespace: Namespace) -> Result<(), ApiError> {
+        for queue in queues {
+            let mut spec = QueueSpec::of(queue);
+            if spec.namespace != namespace && spec.settings.redrive.take().is_some() {
+                let changed = self.queues.change(queue, spec.settings, spec.metadata.to_json()).await;
+                changed.map_err(create_error)?;
+            }
+        }
         for queue in queues {
             let mut spec = QueueSpec::of(queue);
             spec.metadata.shared_on_purpose = namespace == Namespace::Shared;
             if spec.namespace != namespace {
                 spec.metadata.policy = None;
                 spec.metadata.policy_enforced = false;
-                spec.settings.redrive = None;
                 let old_account = format!(":{}:", self.options.account_of(spec.namespace));
                 let new_account = format!(":{}:", self.options.account_of(namespace));
                 let renamed = |arn: &str| arn.replace(&old_account, &new_account);

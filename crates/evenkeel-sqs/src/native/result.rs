@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::json::queue_error;
 use super::json_response;
-use crate::access::home_of;
+use crate::access::own_namespace;
 use crate::base64;
 
 /// State of a message that is in its queue.
@@ -24,7 +24,7 @@ struct MessageLocation {
 
 pub(super) async fn explain(queue: &Queue, id: &str, caller: &Caller) -> Result<Response, ApiError> {
     let message = message_id(id)?;
-    if let Some(MessageLocation { state, explanation }) = locate(queue, message).await? {
+    if let Some(MessageLocation { state, explanation }) = locate(queue, message, caller).await? {
         return json_response(StatusCode::OK, &json!({"id": id, "state": state, "explanation": explanation}));
     }
     let Some((JobResult { head, .. }, _)) = readable_result(queue, message, caller).await? else {
@@ -57,7 +57,7 @@ pub(super) async fn result(queue: &Queue, id: &str, caller: &Caller) -> Result<R
         };
         return json_response(StatusCode::OK, &result);
     }
-    let what = match locate(queue, message).await? {
+    let what = match locate(queue, message, caller).await? {
         Some(MessageLocation { state, explanation }) => {
             format!("result of message {id} yet: {state}, {explanation}")
         }
@@ -73,15 +73,24 @@ async fn readable_result(
     caller: &Caller,
 ) -> Result<Option<(JobResult, UnixMillis)>, ApiError> {
     let found = queue.result(message).await.map_err(queue_error)?;
-    let is_readable = |reader: Namespace| match caller {
-        Caller::Admin => true,
-        Caller::Tenant(_) | Caller::Public => reader == Namespace::Shared || reader == home_of(caller),
-    };
-    Ok(found.filter(|(result, _)| is_readable(result.head.reader)))
+    Ok(found.filter(|(result, _)| may_read(caller, result.head.reader)))
 }
 
-/// Finds a message in its queue, with its progress if it is a dispatched job; `None` if it is not there.
-async fn locate(queue: &Queue, message: MessageId) -> Result<Option<MessageLocation>, ApiError> {
+/// Reports whether a caller may read what only `reader` and administrators may read.
+fn may_read(caller: &Caller, reader: Namespace) -> bool {
+    match caller {
+        Caller::Admin => true,
+        Caller::Tenant(_) | Caller::Public => reader == Namespace::Shared || reader == own_namespace(caller),
+    }
+}
+
+/// Finds a message in its queue, with its progress if it is a dispatched job that the caller may read; `None` if it is not
+/// there.
+async fn locate(
+    queue: &Queue,
+    message: MessageId,
+    caller: &Caller,
+) -> Result<Option<MessageLocation>, ApiError> {
     let explanation = queue.explain(message).await.map_err(queue_error)?;
     let state = match explanation {
         Explanation::InFlight { .. } => "in_flight",
@@ -91,7 +100,7 @@ async fn locate(queue: &Queue, message: MessageId) -> Result<Option<MessageLocat
         Explanation::Unknown => return Ok(None),
     };
     let described = explanation.describe(queue.now());
-    let explanation = match queue.job_status(message) {
+    let explanation = match queue.job_status(message, |reader| may_read(caller, reader)) {
         Some(status) => format!("{described}; {status}"),
         None => described.to_string(),
     };

@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use evenkeel_policy::account::AccountNumber;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::weight::Weight;
 use evenkeel_queue::{NewMessage, Payload, Queue};
@@ -16,12 +17,12 @@ use serde_json::{Value, json};
 
 use super::json::{header_error, queue_error};
 use super::{Native, body_error, json_response, read, within};
-use crate::access::sender_of;
+use crate::access::{account_of, sender_name};
 use crate::attribute::{AttributeInput, AttributeMap, digest_body, validate};
-use crate::fifo::DedupPolicy;
-use crate::filing::Sender;
+use crate::fifo::{DedupPolicy, DedupScope};
 use crate::limit::BATCH_BYTES_MAX;
 use crate::stored_headers::StoredHeaders;
+use crate::stored_key::Sender;
 
 /// Messages per request.
 const MESSAGES_MAX: usize = 1_000;
@@ -65,7 +66,8 @@ impl Native {
         let descriptor = queue.descriptor();
         let origin = MessageOrigin {
             sender: Sender::new(&request.caller, &descriptor),
-            name: sender_of(&request.caller),
+            name: sender_name(&request.caller),
+            account: account_of(&request.caller),
             dedup: DedupPolicy::of(&descriptor),
         };
         let messages = messages.into_iter().map(|message| message.into_message(&origin));
@@ -99,35 +101,37 @@ struct MessageOrigin<'a> {
     sender: Sender<'a>,
     /// Name of the sender, stored with the messages.
     name: &'a str,
+    account: Option<AccountNumber>,
     dedup: DedupPolicy,
 }
 
 impl SendBody {
     fn into_message(self, origin: &MessageOrigin<'_>) -> Result<NewMessage, ApiError> {
-        let MessageOrigin { sender, name, dedup } = *origin;
+        let MessageOrigin { sender, name, account, dedup } = *origin;
         let weight = self.weight.map(Weight::new).transpose();
         let weight = weight.map_err(|error| ApiError::invalid(format!("weight {error}")))?;
         let delay_ms = self.delay_ms.map(|delay| within("delay_ms", delay, 0..=DELAY_MS_MAX)).transpose()?;
         let cost = self.cost.map(|cost| within("cost", cost, 1..=COST_MAX)).transpose()?;
-        let filed = sender.file(dedup.order, self.fairness_key.as_deref());
-        let scope = sender.dedup_scope(dedup.order);
-        let dedup_name = dedup.name(scope, &filed.key, self.dedup_id, &self.body);
+        let stored_key = sender.stored_key(self.fairness_key.as_deref());
+        let scope = DedupScope { queue: sender.dedup_scope(), group: &stored_key.key };
+        let dedup_name = dedup.name(scope, self.dedup_id, &self.body);
         let dedup_name = dedup_name.map_err(|error| header_error(&error))?;
         let headers: AttributeMap =
             self.headers.into_iter().map(|(name, text)| (name, AttributeInput::text(text))).collect();
         let stored = StoredHeaders {
             has_group: self.fairness_key.is_some(),
-            filing: filed.filing,
+            first_level: stored_key.first_level,
             body_md5: digest_body(self.body.as_bytes()),
             sender: name,
+            account,
             trace: None,
             dedup: dedup_name.as_ref().map(|dedup| dedup.name.as_str()),
             attributes: validate(&headers).map_err(|error| header_error(&error))?,
         };
         let headers = Bytes::from(stored.encode());
         Ok(NewMessage {
-            weight: sender.weight(weight, &filed),
-            key: filed.key,
+            weight: sender.weight(weight, &stored_key),
+            key: stored_key.key,
             cost: sender.cost(cost.map(Cost)),
             delay: delay_ms.map(Duration::from_millis),
             ttl: self.ttl_ms.map(Duration::from_millis),

@@ -1,6 +1,7 @@
 //! HTTP client of a running server.
 
 use std::env;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct ServerArgs {
     /// URL of the server; its admin key is read from EVENKEEL_ADMIN_KEY [default: the running server that uses
     /// --data-dir, with the admin key that it stored there if the variable is not set; if none runs, the configured
-    /// listen address, except that `tenant` uses the directory directly]
+    /// listen address, except that `tenant` uses the directory directly; EVENKEEL_ADMIN_KEY is sent to a listen address
+    /// only if it is on this machine]
     #[arg(long, value_name = "URL")]
     pub(super) url: Option<String>,
     /// PEM file with certificate authorities to trust in addition to the public ones
@@ -58,7 +60,7 @@ impl ConnectArgs {
             Some(urls) => AdminClient::announced(&urls.admin, &config.server.data_dir, &self.server),
             None => {
                 let address = config.server.admin_listen.unwrap_or(config.server.listen);
-                AdminClient::without_file(&format!("http://{address}"), &self.server)
+                AdminClient::configured(address, &self.server)
             }
         }
     }
@@ -154,6 +156,22 @@ impl AdminClient {
         let Some(key) = admin_key::read(data_dir)? else { return Self::without_file(url, args) };
         let http = HttpClient::new(url, args, Some(key), RESPONSE_TIMEOUT)?;
         Ok(Self { http, key_source: KeySource::File(admin_key::path(data_dir)) })
+    }
+
+    /// Creates a client for the configured listen address. It sends the admin key only to this machine: the
+    /// configuration may come from a working directory of another user, and plain HTTP can be read on the way.
+    fn configured(address: SocketAddr, args: &ServerArgs) -> Result<Self, CliError> {
+        let url = format!("http://{address}");
+        // Connections to the unspecified address reach this machine.
+        let is_here = address.ip().to_canonical().is_loopback() || address.ip().is_unspecified();
+        if !is_here && env::var_os(KEY_VARIABLE).is_some() {
+            return Err(format!(
+                "no server runs in the data directory, and {KEY_VARIABLE} is not sent to {address}, which only the \
+                 configuration names; pass --url with the server's URL, such as --url {url}"
+            )
+            .into());
+        }
+        Self::without_file(&url, args)
     }
 
     /// Creates a client for a URL that the user gave. It sends the key of the data directory only if the server that

@@ -172,6 +172,69 @@ fn the_command_line_sends_the_created_key_only_to_the_server_that_created_it() {
 }
 
 #[test]
+fn the_variables_key_goes_to_a_configured_address_only_on_this_machine() {
+    let dir = TestDir::new("admin-configured");
+    let list = |args: &[&str]| {
+        let mut command = dir.command(&[&["node", "list"], args].concat());
+        let output = command.env("EVENKEEL_ADMIN_KEY", "ek-chosen").output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for address in ["192.0.2.1:7070", "[2001:db8::1]:7070"] {
+        for setting in ["listen", "admin_listen"] {
+            dir.write("evenkeel.toml", &format!("[server]\n{setting} = '{address}'\n"));
+            let refused = list(&[]);
+            let expected = format!("EVENKEEL_ADMIN_KEY is not sent to {address}");
+            assert!(refused.contains(&expected) && refused.contains("pass --url"), "{refused}");
+        }
+    }
+    let here = Recorder::start();
+    list(&["--url", &here.url]);
+    assert!(here.next().contains("authorization: bearer ek-chosen"));
+    let address = here.url.strip_prefix("http://").unwrap();
+    dir.write("evenkeel.toml", &format!("[server]\nlisten = '{address}'\n"));
+    list(&[]);
+    assert!(here.next().contains("authorization: bearer ek-chosen"));
+}
+
+#[test]
+fn a_key_file_that_others_may_have_read_or_planted_is_rejected() {
+    let dir = TestDir::new("admin-planted");
+    let server = ServerProcess::start(&dir, &[]);
+    let key = dir.file(KEY_FILE);
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let refused = dir.run(&["node", "list"]).failed();
+    assert!(refused.contains("has mode 644") && refused.contains("chmod 600"), "{refused}");
+    server.signal("TERM");
+    server.wait();
+    let serve = || dir.run(&["serve", "--listen", "127.0.0.1:0"]).failed();
+    let refused = serve();
+    assert!(refused.contains("has mode 644") && refused.contains("chmod 600"), "{refused}");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::rename(&key, dir.file("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(dir.file("elsewhere"), &key).unwrap();
+    let refused = serve();
+    assert!(refused.contains("is a symbolic link or not a regular file; delete it"), "{refused}");
+}
+
+#[test]
+fn a_tenant_added_after_a_crash_during_its_removal_has_another_account() {
+    let dir = TestDir::new("admin-crash-remove");
+    let account = || {
+        let listed = dir.run(&["tenant", "list", "--json"]).ok();
+        let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+        listed["tenants"][0]["account"].as_str().unwrap().to_owned()
+    };
+    dir.run(&["tenant", "add", "acme"]).ok();
+    let first = account();
+    let accounts = dir.read("evenkeel-data/accounts.json");
+    dir.run(&["tenant", "remove", "acme"]).ok();
+    // The crash came before the account numbers were written.
+    dir.write("evenkeel-data/accounts.json", &accounts);
+    dir.run(&["tenant", "add", "acme"]).ok();
+    assert_ne!(account(), first);
+}
+
+#[test]
 fn the_key_does_not_go_to_a_process_that_took_the_port_of_a_dead_server() {
     let dir = TestDir::new("admin-stale");
     let server = ServerProcess::start(&dir, &[]);

@@ -80,15 +80,15 @@ impl DispatchTest {
         ids
     }
 
-    /// Sends jobs as a tenant, in one request; returns the ID of the first.
+    /// Sends jobs as a tenant, in one request; returns their IDs.
     #[track_caller]
-    fn send_as(&self, tenant: &str, key: &str, count: usize) -> String {
+    fn send_as(&self, tenant: &str, key: &str, count: usize) -> Vec<String> {
         let message = json!({"fairness_key": key, "body": job().to_string()});
         let body = json!({"messages": vec![message; count]});
         let headers = format!("authorization: Bearer ek-{tenant}\r\n");
         let reply = read(self.server.send("POST", "/api/queues/jobs/messages", &headers, &body));
         assert_eq!(reply.status, 201, "{reply:?}");
-        reply.json()["ids"][0].as_str().unwrap().to_owned()
+        reply.json()["ids"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect()
     }
 
     fn result_as(&self, tenant: &str, id: &str) -> RawResponse {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 
 use serde_json::json;
 
@@ -314,6 +315,7 @@ fn configured_admin_keys_replace_the_one_in_the_data_directory() {
     fs::create_dir(dir.file("evenkeel-data")).unwrap();
     let ignored = format!("ek-{}", "0".repeat(64));
     dir.write("evenkeel-data/admin.key", &ignored);
+    fs::set_permissions(dir.file("evenkeel-data/admin.key"), fs::Permissions::from_mode(0o600)).unwrap();
     let server = ServerProcess::start(&dir, &[]);
     for path in ["/metrics", "/api/config", "/api/tenants", "/api/nodes", "/api/load-status"] {
         assert_eq!(read(server.send_text("GET", path, "", "")).status, 401, "{path}");

@@ -14,7 +14,7 @@ use evenkeel_queue::settings::DispatchSettings as Settings;
 use evenkeel_queue::{Delivery, Namespace, Queue, Rejection};
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::tenant::{Tenant, TenantState, Tenants};
-use evenkeel_sqs::{accountable_tenants, owner_name};
+use evenkeel_sqs::{owner_name, tenant_to_charge};
 use http::HeaderValue;
 use tokio::sync::watch;
 use tokio::time::{Instant, interval_at};
@@ -35,25 +35,25 @@ pub(super) fn lease_duration(queue: &Queue) -> Duration {
     queue.descriptor().settings.lease().max(LEASE_MIN)
 }
 
-/// Returns the tenant that a job runs as and that is charged for it: the first level of its fairness key if its sender was
-/// allowed to act for it, else its sender, else the owner of the queue.
+/// Returns the tenant that a job runs as and that is charged for it, the first of these that is a tenant: the first level of
+/// its fairness key if its sender may act for it, its sender, the owner of the queue.
 pub(super) fn job_tenant(
     tenants: &Tenants,
     queue: &Queue,
     delivery: &Delivery,
 ) -> Result<Arc<Tenant>, ApiError> {
-    let named = accountable_tenants(&delivery.payload.headers, &delivery.key);
-    let owner = match queue.descriptor().namespace {
+    let charged = tenant_to_charge(tenants, &delivery.payload.headers, &delivery.key);
+    let owner = || match queue.descriptor().namespace {
         Namespace::Account(account) => tenants.with_account(account),
         Namespace::Shared => None,
     };
-    let found = named.filter_map(|name| tenants.get(name)).chain(owner).next().cloned();
     // Without configured tenants there is a single built-in one.
     let open = || tenants.is_empty().then(|| tenants.all().pop()).flatten();
-    found.or_else(open).ok_or_else(|| {
+    charged.or_else(owner).cloned().or_else(open).ok_or_else(|| {
         let key = &delivery.key;
         ApiError::invalid(format!(
-            "no tenant to run the job as: neither the fairness key {key:?} nor the sender names a tenant"
+            "no tenant to run the job as: its sender is not a tenant, the queue has no owner, and the fairness key \
+             {key:?} names no tenant that the sender may act for"
         ))
     })
 }
@@ -117,7 +117,7 @@ impl JobAttempt {
         let (job, sent) = self.build_job(route)?;
         let attempt = self.delivery.attempt;
         let since = self.queue.now();
-        self.queue.record_job(self.delivery.id, JobStatus::Admitted { attempt, since });
+        self.record(JobStatus::Admitted { attempt, since });
         Ok(self.run_with_lease(async { JobOutcome::new(self.dispatch.llm.run_job(job).await) }, &sent).await)
     }
 
@@ -129,9 +129,10 @@ impl JobAttempt {
         }
         let attempt = self.delivery.attempt;
         let since = self.queue.now();
-        self.queue.record_job(self.delivery.id, JobStatus::Posted { to: url.to_string(), attempt, since });
+        self.record(JobStatus::Posted { to: url.to_string(), attempt, since });
         let name = &self.queue.descriptor().name;
-        let posting = self.dispatch.webhooks.post(url, name, &self.delivery);
+        let tenant = self.tenant.as_ref().ok().map(|tenant| tenant.settings.name.as_str());
+        let posting = self.dispatch.webhooks.post(url, name, tenant, &self.delivery);
         Ok(self.run_with_lease(posting, &AtomicBool::new(true)).await)
     }
 
@@ -143,6 +144,7 @@ impl JobAttempt {
         let attempt = self.delivery.attempt;
         let sent = Arc::new(AtomicBool::new(false));
         let sent_flag = sent.clone();
+        let reader = self.reader();
         let job = Job {
             target,
             tenant,
@@ -154,7 +156,7 @@ impl JobAttempt {
                 let node = node.to_owned();
                 let path = path.to_owned();
                 let since = queue.now();
-                queue.record_job(id, JobStatus::Sent { node, path, attempt, since });
+                queue.record_job(id, reader, JobStatus::Sent { node, path, attempt, since });
             }),
         };
         Ok((job, sent))
@@ -242,7 +244,7 @@ impl JobAttempt {
                 if is_last && !self.store_result(ResultState::Failed, reply).await {
                     return;
                 }
-                self.queue.record_job(*id, self.failed_status(reason));
+                self.record(self.failed_status(reason));
                 let backoff_min = Duration::from_millis(self.queue.descriptor().settings.backoff_ms_min);
                 let delay = delay.map(|delay| delay.max(backoff_min.min(RETRY_AFTER_MIN)));
                 self.log_ack_errors(self.queue.nack(&[(self.delivery.receipt.clone(), delay)]).await);
@@ -250,7 +252,7 @@ impl JobAttempt {
             JobOutcome::Deferred(reason, delay) => {
                 let queue = &self.queue.descriptor().name;
                 tracing::debug!(target: "evenkeel", queue, %id, reason, "job deferred");
-                let status = self.failed_status(reason);
+                let status = StatusRecord { reader: self.reader(), status: self.failed_status(reason) };
                 self.log_ack_errors(defer(&self.queue, &self.delivery, delay, Some(status)).await);
             }
         }
@@ -268,7 +270,7 @@ impl JobAttempt {
         let Delivery { id, attempt, .. } = &self.delivery;
         let JobReply { status, content_type, body } = reply;
         let finished_at_ms = self.queue.now().0;
-        let reader = self.result_reader();
+        let reader = self.reader();
         let head = ResultHead { state, status, content_type, attempt: *attempt, finished_at_ms, reader };
         let result = JobResult { head, body };
         let ttl = self.settings.result_ttl();
@@ -286,8 +288,8 @@ impl JobAttempt {
         }
     }
 
-    /// Returns who may read the result besides the administrator: the tenant that the job ran as.
-    fn result_reader(&self) -> Namespace {
+    /// Returns the account that may read the status and the result, besides administrators: that of the job's tenant.
+    fn reader(&self) -> Namespace {
         if self.dispatch.auth.tenants().is_empty() {
             return Namespace::Shared;
         }
@@ -306,6 +308,11 @@ impl JobAttempt {
         self.log_ack_errors(defer(&self.queue, &self.delivery, delay, None).await);
     }
 
+    /// Records the status of the job, for its tenant and administrators.
+    fn record(&self, status: JobStatus) {
+        self.queue.record_job(self.delivery.id, self.reader(), status);
+    }
+
     /// Logs jobs that could not be acknowledged or released: they are redelivered when their leases end.
     fn log_ack_errors(&self, results: Vec<Result<(), Rejection>>) {
         for error in results.into_iter().filter_map(Result::err) {
@@ -315,6 +322,12 @@ impl JobAttempt {
     }
 }
 
+/// Status of a job, and the account that may read it.
+struct StatusRecord {
+    reader: Namespace,
+    status: JobStatus,
+}
+
 /// Releases a job without counting an attempt, and sets or clears its status.
 ///
 /// The status is written first: once the job is released, another attempt may start and write its own.
@@ -322,10 +335,10 @@ async fn defer(
     queue: &Queue,
     delivery: &Delivery,
     delay: Duration,
-    status: Option<JobStatus>,
+    record: Option<StatusRecord>,
 ) -> Vec<Result<(), Rejection>> {
-    match status {
-        Some(status) => queue.record_job(delivery.id, status),
+    match record {
+        Some(StatusRecord { reader, status }) => queue.record_job(delivery.id, reader, status),
         None => queue.forget_job(delivery.id),
     }
     queue.defer(&[(delivery.receipt.clone(), delay)]).await
@@ -344,7 +357,7 @@ mod tests {
     use super::*;
     use evenkeel_queue::queue::ReceiveOptions;
     use evenkeel_queue::store::memory::MemoryStore;
-    use evenkeel_queue::{Namespace, NewMessage, QueueSettings, Queues};
+    use evenkeel_queue::{NewMessage, QueueSettings, Queues};
 
     #[tokio::test]
     async fn deferring_a_job_does_not_overwrite_the_status_of_its_next_attempt() {
@@ -362,13 +375,14 @@ mod tests {
         let status = |text: &str| JobStatus::Failed { attempt: 1, reason: text.to_owned(), at };
         let next_attempt = async {
             let next = receive().await;
-            queue.record_job(next.id, status("next attempt"));
+            queue.record_job(next.id, Namespace::Shared, status("next attempt"));
         };
         // The next attempt starts while the first one is still waiting for its release to be confirmed.
-        let deferred = defer(&queue, &first, Duration::ZERO, Some(status("deferred")));
+        let record = StatusRecord { reader: Namespace::Shared, status: status("deferred") };
+        let deferred = defer(&queue, &first, Duration::ZERO, Some(record));
         let (results, ()) = tokio::join!(deferred, next_attempt);
         assert_eq!(results, [Ok(())]);
-        assert_eq!(queue.job_status(first.id), Some(status("next attempt")));
+        assert_eq!(queue.job_status(first.id, |_| true), Some(status("next attempt")));
         queues.shutdown().await;
     }
 }

@@ -33,8 +33,14 @@ impl WebhookClient {
     }
 
     /// Posts a job and returns its outcome.
-    pub(super) async fn post(&self, url: &Url, queue: &str, job: &Delivery) -> JobOutcome {
-        let request = match request(url, queue, job) {
+    pub(super) async fn post(
+        &self,
+        url: &Url,
+        queue: &str,
+        tenant: Option<&str>,
+        job: &Delivery,
+    ) -> JobOutcome {
+        let request = match request(url, queue, tenant, job) {
             Ok(request) => request,
             Err(error) => {
                 let message = format!("job cannot be posted: {error}");
@@ -80,10 +86,19 @@ enum WebhookError {
 }
 
 /// Builds the request: the job's body, and headers that identify the job.
-fn request(url: &Url, queue: &str, job: &Delivery) -> Result<Request<Bytes>, http::Error> {
+fn request(
+    url: &Url,
+    queue: &str,
+    tenant: Option<&str>,
+    job: &Delivery,
+) -> Result<Request<Bytes>, http::Error> {
     let content_type = header_of(&job.payload.headers, CONTENT_TYPE.as_str());
     let key = client_key(&job.payload.headers, &job.key);
-    Request::post(url.path.as_str())
+    let mut request = Request::post(url.path.as_str());
+    if let Some(tenant) = tenant {
+        request = request.header("x-evenkeel-tenant", tenant);
+    }
+    request
         .header(CONTENT_TYPE, content_type.unwrap_or(JSON))
         .header("x-evenkeel-queue", queue)
         .header("x-evenkeel-message-id", job.id.to_string())

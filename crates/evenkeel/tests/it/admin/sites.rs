@@ -38,6 +38,7 @@ fn a_web_page_of_another_site_cannot_use_an_open_gateway() {
             "origin: null\r\n".to_owned(),
             "origin: http://192.0.2.1\r\n".to_owned(),
             "sec-fetch-site: cross-site\r\n".to_owned(),
+            "sec-fetch-site: same-site\r\n".to_owned(),
         ] {
             let reply = call(&server, method, path, &headers, body);
             assert_eq!(reply.status, 403, "{method} {path} {headers:?}: {reply:?}");
@@ -49,6 +50,11 @@ fn a_web_page_of_another_site_cannot_use_an_open_gateway() {
     }
     let own_type = call(&server, "POST", "/api/nodes", &format!("{key}content-type: text/plain\r\n"), node);
     assert_eq!((own_type.status, code(&own_type).as_str()), (415, "unsupported_media_type"));
+    let own = "origin: http://localhost\r\n";
+    assert_eq!(call(&server, "GET", "/v1/models", own, "").status, 200);
+    let twice = call(&server, "GET", "/v1/models", &format!("{own}origin: https://evil.example\r\n"), "");
+    assert_eq!(twice.status, 400, "{twice:?}");
+    assert!(twice.body.contains("header origin is repeated"), "{twice:?}");
     assert_eq!(server.get("/api/nodes").json()["nodes"], json!([]));
     assert_eq!(server.get("/api/tenants").json()["tenants"], json!([]));
     for probe in ["/livez", "/readyz"] {

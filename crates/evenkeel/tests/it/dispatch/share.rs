@@ -35,7 +35,7 @@ fn a_job_runs_as_its_sender_unless_that_may_act_for_the_tenant_of_the_key() {
         ("broker", "customer", "broker"),
         ("broker", "bolt", "broker"),
     ] {
-        let id = test.send_as(sender, key, 1);
+        let id = test.send_as(sender, key, 1).remove(0);
         let result = outcome(&test.wait_result(&id));
         assert_eq!(result == forbidden, tenant == "acme", "{sender} sent {key}: {result:?}");
         // Other tenants get the response for a message that was never sent.
@@ -47,8 +47,8 @@ fn a_job_runs_as_its_sender_unless_that_may_act_for_the_tenant_of_the_key() {
     let admin = test.wait_result(&test.send(&[("acme", job())])[0]);
     assert_eq!(outcome(&admin), forbidden, "the administrator may act for every tenant");
     let unowned = test.wait_result(&test.send_one(&job()));
-    let message =
-        "no tenant to run the job as: neither the fairness key \"default\" nor the sender names a tenant";
+    let message = "no tenant to run the job as: its sender is not a tenant, the queue has no owner, and the fairness key \
+         \"default\" names no tenant that the sender may act for";
     assert_eq!(outcome(&unowned), (json!(400), Some(message.to_owned())));
 }
 
@@ -57,15 +57,45 @@ fn jobs_filed_under_their_sender_are_limited_and_charged_as_the_senders() {
     // Sending is the first of mallory's three requests.
     let config = tenant("mallory", "rpm = 3") + &tenant("victim", "rpm = 100");
     let test = DispatchTest::start("dispatch-filed", fast(), &config, &json!({}));
-    test.send_as("mallory", "victim", 10);
+    let ids = test.send_as("mallory", "victim", 10);
     wait_for("deferrals", || (test.counted("deferred") >= 8).then_some(()));
     test.wait_counted("done", 2);
     let status = test.server.get("/api/load-status").json();
     let served = |name: &str| crate::fleet::tenant_status(&status, name)["served_cost"].as_u64();
     assert!(served("mallory") > Some(0), "{status:#}");
     assert_eq!(served("victim").unwrap_or(0), 0, "{status:#}");
-    let id = test.send_as("victim", "victim", 1);
+    // The progress of a job is as private as its result.
+    let deferred = ids.iter().find(|id| test.result(id).status == 404).unwrap();
+    assert!(test.result(deferred).body.contains("429, "), "administrators see it");
+    let hidden = test.result_as("victim", deferred);
+    assert!(
+        hidden.status == 404 && !hidden.body.contains("429") && !hidden.body.contains("attempt"),
+        "{hidden:?}"
+    );
+    let id = test.send_as("victim", "victim", 1).remove(0);
     assert_eq!(test.wait_result(&id)["status"], 200);
+}
+
+#[test]
+fn a_job_of_a_removed_tenant_does_not_run_as_a_new_tenant_of_its_name() {
+    let test = DispatchTest::start("dispatch-readded", fast(), "", &json!({}));
+    let old_key = test.dir.run(&["tenant", "add", "acme"]).ok();
+    test.put("jobs", &json!({"dispatch": null}));
+    let headers = format!("authorization: Bearer {}\r\n", old_key.trim());
+    let sent = read(test.server.send(
+        "POST",
+        "/api/queues/jobs/messages",
+        &headers,
+        &json!({"body": job().to_string()}),
+    ));
+    let id = sent.json()["ids"][0].as_str().unwrap().to_owned();
+    test.dir.run(&["tenant", "remove", "acme"]).ok();
+    let new_key = test.dir.run(&["tenant", "add", "acme"]).ok();
+    test.put("jobs", &with_concurrency(4));
+    let result = test.wait_result(&id);
+    assert_eq!(result["status"], 400, "{result}");
+    assert!(result["body"]["error"]["message"].as_str().unwrap().starts_with("no tenant to run the job as"));
+    assert_eq!(test.server.get_with_key(&format!("/api/queues/jobs/results/{id}"), &new_key).status, 404);
 }
 
 #[test]
