@@ -142,7 +142,9 @@ fn cost_mode_bytes_schedules_by_bytes_and_survives_a_restart() {
     let count_large = |server: &ServerProcess| {
         let mut got = Vec::new();
         while got.len() < 44 {
-            got.extend(receive(server, "q", &json!({"max": 44 - got.len(), "wait_ms": 20_000})));
+            // Small batches: right after a restart, the messages of one key may be in memory before those of the other.
+            let max = (44 - got.len()).min(4);
+            got.extend(receive(server, "q", &json!({"max": max, "wait_ms": 20_000})));
         }
         got.iter().filter(|message| message["fairness_key"] == "large").count()
     };
