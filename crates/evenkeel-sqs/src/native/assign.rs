@@ -81,7 +81,7 @@ impl SqsApi {
                 return conflict(format!("the new owner has another queue {name:?}"));
             }
             if self.moves.is_active(queue.id()) {
-                return conflict(format!("a message move task from queue {name:?} is running"));
+                return conflict(format!("a message move task from or to queue {name:?} is running"));
             }
             let target = descriptor.settings.redrive.and_then(|redrive| self.queues.by_id(redrive.to));
             let linked = self.sources_of(queue.id()).into_iter().chain(target);
