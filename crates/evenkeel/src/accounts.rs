@@ -5,7 +5,7 @@
 //! queues. A tenant that disappears from the config file keeps its number and its queues until it returns, because the
 //! gateway cannot tell a removal from an editing mistake.
 //!
-//! Limits: at most [`ACCOUNTS_MAX`] numbers, those of removed tenants included.
+//! Limits: at most `ACCOUNTS_MAX` numbers, those of removed tenants included.
 
 use std::collections::HashSet;
 use std::path::Path;
