@@ -6,7 +6,7 @@
 //! stops when the budget has no free bytes for it. All unverified callers together have the share of one tenant of
 //! weight 1.
 //!
-//! Limits: `bodies_bytes_max` per listener; [`ADDRESS_BYTES_MAX`] of one unverified client address.
+//! Limits: `bodies_bytes_max` per listener; `ADDRESS_BYTES_MAX` of one unverified client address.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};

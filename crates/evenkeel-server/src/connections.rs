@@ -2,7 +2,7 @@
 //!
 //! Guarantees: the oldest idle connection of the holder with the most connections is closed for a new one. While all
 //! connections have requests in flight, a few more are accepted for probes and administrators only; a connection that
-//! becomes idle can be evicted after at most 10 ms ([`SEARCH_PAUSE`]).
+//! becomes idle can be evicted after at most 10 ms (`SEARCH_PAUSE`).
 //!
 //! Limits: at most `connections_max` connections, not counting evicted ones that still send their last response, plus
 //! [`RESERVED`] for probes and administrators.

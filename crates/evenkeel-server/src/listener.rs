@@ -1,6 +1,6 @@
 //! Accepts connections up to a maximum, and drains them on graceful shutdown.
 //!
-//! Limits: at most `connections_max` connections are open, plus a few for probes and administrators ([`connections`]); the
+//! Limits: at most `connections_max` connections are open, plus a few for probes and administrators (`connections`); the
 //! next takes the place of an idle one. Heads, headers, bodies, streams and the time to receive them are limited. A graceful shutdown takes at most `drain_max`; the connections and
 //! requests that it cuts off are counted.
 

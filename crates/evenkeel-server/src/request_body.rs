@@ -4,7 +4,7 @@
 //! the response that they have received. So the rest of the body is read and discarded in the background. Over HTTP/1.1,
 //! a lingering close does that.
 //!
-//! Limits: discards at most [`LINGER_BYTES_MAX`] for [`LINGER_MAX`].
+//! Limits: discards at most `LINGER_BYTES_MAX` for `LINGER_MAX`.
 
 use http::{Request, Version};
 use http_body::Body as _;

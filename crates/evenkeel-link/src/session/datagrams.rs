@@ -2,7 +2,7 @@
 //!
 //! Opening, ending and resetting a flow are reliable.
 //!
-//! Limits: those of the [send queue](send_queue) and the [receiver](receiver) of each flow; [`RECEIVED_BYTES_MAX`] bytes
+//! Limits: those of the [send queue](send_queue) and the [receiver] of each flow; [`RECEIVED_BYTES_MAX`] bytes
 //! received by all flows; [`EARLY_MAX`] datagrams of flows that are not open yet.
 
 mod fragments;
