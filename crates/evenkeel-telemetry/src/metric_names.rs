@@ -52,7 +52,7 @@ metrics! {
     LINK_DATAGRAM_DROPPED_TOTAL = "evenkeel_link_datagram_dropped_total":
         "datagrams of flows dropped, by link and reason (duplicate, late, unsent or unread)";
     LINK_DATAGRAM_LOST_TOTAL = "evenkeel_link_datagram_lost_total":
-        "datagrams of flows that the other side sent and that were given up, late ones included, by link";
+        "datagrams of the other side that are missing: given up (stripe) or not arrived (pin, duplicate), by link";
     LINK_HOPS = "evenkeel_link_hops": "relays on the route of a path, by link and path";
     LINK_ROUTE_SWAPS_TOTAL = "evenkeel_link_route_swaps_total": "routes replaced by a better one, by link";
     LINK_ROUTE_FAILURES_TOTAL = "evenkeel_link_route_failures_total":
