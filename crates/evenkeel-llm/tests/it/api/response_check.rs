@@ -11,10 +11,12 @@ use super::engine::{Engine, EngineRequest, events};
 use super::failure::assert_fails_over;
 use super::harness::{CHAT, CHAT_BODY, CHAT_STREAM_BODY, COMPLETION, Gateway, node};
 
-const HTML: &[(&str, &str)] = &[("content-type", "text/html; charset=utf-8")];
-const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
-const EVENTS: &[(&str, &str)] = &[("content-type", "text/event-stream")];
-const PLAIN: &[(&str, &str)] = &[("content-type", "text/plain")];
+type Headers = &'static [(&'static str, &'static str)];
+
+const HTML: Headers = &[("content-type", "text/html; charset=utf-8")];
+const JSON: Headers = &[("content-type", "application/json")];
+const EVENTS: Headers = &[("content-type", "text/event-stream")];
+const PLAIN: Headers = &[("content-type", "text/plain")];
 const PAGE: &str = "<!doctype html><html><body>Welcome to nginx</body></html>";
 const NODE_ERROR: &str =
     r#"{"error":{"message":"CUDA out of memory","type":"InternalServerError","code":500}}"#;
@@ -22,7 +24,7 @@ const CLIENT_ERROR: &str =
     r#"{"error":{"message":"too long","type":"invalid_request_error","code":"context_length_exceeded"}}"#;
 
 /// Sends a body in chunks of one byte, without a content length.
-fn trickle(received: EngineRequest, headers: &[(&'static str, &str)], body: &str) {
+fn trickle(received: EngineRequest, headers: Headers, body: &str) {
     let (sender, _) = received.begin(headers);
     body.bytes().for_each(|byte| sender.send(Ok(vec![byte].into())).unwrap());
 }
@@ -62,7 +64,7 @@ async fn all_clients_get_good_responses_while_a_node_serves_a_web_page() {
 
 #[tokio::test]
 async fn a_whole_response_that_is_no_answer_fails_over() {
-    let replies: [(u16, &[(&str, &str)], &str); 14] = [
+    let replies: [(u16, Headers, &str); 14] = [
         (200, HTML, PAGE),
         (200, JSON, PAGE),
         (200, &[], PAGE),
@@ -155,9 +157,9 @@ async fn events_pass_whatever_their_content_type() {
 
 #[tokio::test]
 async fn compressed_binary_and_plain_text_responses_pass_as_they_are() {
-    let gzip: &[(&str, &str)] = &[("content-type", "application/json"), ("content-encoding", "gzip")];
+    let gzip: Headers = &[("content-type", "application/json"), ("content-encoding", "gzip")];
     let speech = r#"{"model":"m","input":"hello"}"#;
-    let replies: [(&str, &str, &[(&str, &str)], &[u8]); 6] = [
+    let replies: [(&str, &str, Headers, &[u8]); 6] = [
         (CHAT, CHAT_BODY, gzip, b"\x1f\x8b\x08\x00<compressed>"),
         ("/v1/audio/speech", speech, &[("content-type", "audio/mpeg")], b"<\xFFaudio"),
         ("/v1/audio/transcriptions", speech, PLAIN, b"[music] <unk> hello"),
