@@ -120,6 +120,7 @@ fn node_json(llm: &LlmApi, status: &NodeStatus, now: Instant) -> Value {
         "urls": urls,
         "via": node.as_ref().and_then(|node| node.options.via.clone()),
         "extra_paths": node.as_ref().map(|node| node.options.extra_paths.clone()).unwrap_or_default(),
+        "inject_stream_options": node.as_ref().is_none_or(|node| node.options.inject_stream_options),
         "health_error": llm.nodes.health_error(status.node),
         "slots": status.slots,
         "adaptive": status.limit.map(limit_json),

@@ -182,6 +182,12 @@ impl WaitQueue {
         }
     }
 
+    /// Charges a tenant for an attempt that failed; the work does not count as throughput.
+    pub(crate) fn charge_failed(&mut self, queue_id: ModelQueueId, tenant: TenantId, cost: Cost) {
+        self.adjust_charge(queue_id, tenant, Cost::ZERO, cost, Settlement::Final);
+        self.tenants.entry(tenant).served += cost;
+    }
+
     fn adjust_charge(
         &mut self,
         queue_id: ModelQueueId,
