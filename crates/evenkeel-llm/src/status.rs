@@ -78,6 +78,7 @@ fn counts_json(counts: &Counts) -> Value {
         "queue_full": counts.queue_full,
         "evicted": counts.evicted,
         "timed_out": counts.timed_out,
+        "would_miss_deadline": counts.would_miss_deadline,
         "refused": counts.rejected,
         "cancelled": counts.cancelled,
         "retried": counts.retried,

@@ -1,5 +1,6 @@
 //! The LLM API over HTTP, in front of scripted model servers.
 
+mod backpressure;
 mod charging;
 mod deadline;
 mod dialects;
