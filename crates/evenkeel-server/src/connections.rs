@@ -137,7 +137,12 @@ impl Connections {
     }
 
     /// Makes room for a connection of an address and returns its class; `None` if there is no room.
-    fn make_room(&self, table: &mut ConnectionTable, address: IpAddr, now: Instant) -> Option<ConnectionClass> {
+    fn make_room(
+        &self,
+        table: &mut ConnectionTable,
+        address: IpAddr,
+        now: Instant,
+    ) -> Option<ConnectionClass> {
         let mut class = ConnectionClass::Regular;
         if let Some(max) = self.limits.per_address_max
             && max <= table.count_of(address)
@@ -438,7 +443,10 @@ mod tests {
         assert!(connections.admit(address(1), now).is_none());
         assert_eq!(open(&connections, &[2])[0].0.class, ConnectionClass::Regular, "another address is free");
         held[0].0.end_request();
-        assert_eq!(connections.admit(address(1), now + SEARCH_PAUSE).unwrap().0.class, ConnectionClass::Regular);
+        assert_eq!(
+            connections.admit(address(1), now + SEARCH_PAUSE).unwrap().0.class,
+            ConnectionClass::Regular
+        );
         assert_eq!(evicted(&held), [0]);
     }
 
@@ -446,7 +454,8 @@ mod tests {
     fn the_addresses_of_one_ipv6_network_share_the_maximum_of_an_address() {
         let connections = with_address_limit(1);
         let from = |address: &str| connections.admit(address.parse().unwrap(), Instant::now()).unwrap();
-        let held = [from("2001:db8::1"), from("2001:db8:0:1::1"), from("2001:db8::2"), from("::ffff:192.0.2.1")];
+        let held =
+            [from("2001:db8::1"), from("2001:db8:0:1::1"), from("2001:db8::2"), from("::ffff:192.0.2.1")];
         assert_eq!(evicted(&held), [0]);
         let mut held = Vec::from(held);
         held.push(from("192.0.2.1"));
