@@ -23,9 +23,11 @@ pub struct SqsOptions {
     pub check_target: TargetCheck,
 }
 
+type CheckTarget = dyn Fn(&str) -> Result<(), String> + Send + Sync;
+
 /// Checks the dispatch target of a queue.
 #[derive(Clone)]
-pub struct TargetCheck(pub Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>);
+pub struct TargetCheck(pub Arc<CheckTarget>);
 
 impl fmt::Debug for TargetCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -58,8 +58,8 @@ fn an_address_with_many_connections_closes_its_own_and_is_counted_and_logged() {
     let mut many: Vec<Client> = (0..4).map(|_| connect([127, 0, 0, 2])).collect();
     let line = server.wait_log("connections_per_address_max");
     assert_eq!(line["address"], "127.0.0.2", "{line}");
-    wait_metric(&server, "evenkeel_connections_address_limited_total", |limited| limited == 2.0);
-    wait_metric(&server, "evenkeel_connections_evicted_total", |evicted| evicted == 2.0);
+    wait_metric(&server, "evenkeel_connections_address_limited_total", |limited| limited >= 2.0);
+    wait_metric(&server, "evenkeel_connections_evicted_total", |evicted| evicted >= 2.0);
     let served: Vec<bool> = many.iter_mut().map(Client::is_served).collect();
     assert_eq!(served, [false, false, true, true], "the oldest idle connections are closed");
     assert!(others.iter_mut().all(Client::is_served), "other addresses keep theirs");
