@@ -28,6 +28,7 @@ mod link;
 mod link_local;
 mod message_ids;
 mod nodes;
+mod observability;
 mod openai;
 mod openapi;
 mod owners;
