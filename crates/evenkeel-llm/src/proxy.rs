@@ -34,6 +34,7 @@ use crate::forwarding::{PassOptions, is_known_path};
 use crate::headers::{self, QUEUE_WAIT_MS, REQUEST_ID};
 use crate::node_response::NodeResponse;
 use crate::request::{Endpoint, LlmRequest, ResponseMode};
+use crate::response_check::ExpectedBody;
 use crate::token_reservation::TokenReservation;
 use crate::trace::{RequestTrace, TRACEPARENT};
 use crate::usage::Usage;
@@ -245,7 +246,8 @@ impl ProxyRequest {
             }
             let filter = HeaderFilter { keep: headers::is_for_nodes, add: &add[..count] };
             let response = self.llm.upstream.send_filtered(origin, outgoing, filter).await?;
-            NodeResponse::begin(response, self.endpoint).await
+            let expected = ExpectedBody::of(self.endpoint, path);
+            NodeResponse::begin(response, self.endpoint, expected, mode).await
         };
         let result = match (mode, self.llm.first_byte_max) {
             (ResponseMode::Stream, Some(max)) => {
