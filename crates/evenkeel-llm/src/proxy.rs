@@ -246,6 +246,8 @@ impl ProxyRequest {
             }
             let filter = HeaderFilter { keep: headers::is_for_nodes, add: &add[..count] };
             let response = self.llm.upstream.send_filtered(origin, outgoing, filter).await?;
+            let metrics = self.llm.scheduler.observer().metrics();
+            metrics.record_response(slot.node(), response.status().as_u16());
             let expected = ExpectedBody::of(self.endpoint, path);
             NodeResponse::begin(response, self.endpoint, expected, mode).await
         };

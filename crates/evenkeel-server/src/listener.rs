@@ -154,6 +154,7 @@ impl Listener {
                 wait_max: self.limits.body_wait_max,
             },
             encryption: if self.tls.is_some() { Encryption::Tls } else { Encryption::None },
+            responses: self.metrics.responses.clone(),
         };
         let drain_max = self.limits.drain_max;
         let (stopping, stopped) = watch::channel(());

@@ -25,6 +25,7 @@ mod fleet;
 mod full_disk;
 mod link;
 mod nodes;
+mod observability;
 mod openai;
 mod openapi;
 mod owners;
