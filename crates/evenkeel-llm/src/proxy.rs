@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_pipeline::{Arrival, Priority, Rejection};
+use evenkeel_pipeline::{Arrival, Priority, Rejection, TenantFlow};
 use evenkeel_policy::score;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
@@ -202,6 +202,7 @@ impl ProxyRequest {
             },
             request: score::RequestKind::Infer,
             priority: self.priority,
+            flow: TenantFlow::default(),
         };
         self.llm.scheduler.submit(arrival, self.name())
     }

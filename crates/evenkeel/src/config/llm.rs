@@ -131,6 +131,7 @@ fn read_limits(section: &mut Section<'_>) -> PipelineLimits {
         models_max: count("models_max", i64::from(default.models_max), 100_000).as_u32(),
         nodes_max: count("nodes_max", default.nodes_max as i64, 10_000).as_usize(),
         in_flight_max: count("in_flight_max", default.in_flight_max as i64, 10_000_000).as_usize(),
+        sessions_max: count("sessions_max", i64::from(default.sessions_max), 10_000).as_u32(),
     }
 }
 
