@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_pipeline::{Arrival, Priority, Rejection};
+use evenkeel_pipeline::{Arrival, Priority, Rejection, TenantFlow};
 use evenkeel_policy::score;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
@@ -198,6 +198,7 @@ impl ProxyRequest {
             },
             request: score::RequestKind::Infer,
             priority: self.priority,
+            flow: TenantFlow::default(),
         };
         self.llm.scheduler.submit(arrival, self.name())
     }
@@ -243,6 +244,8 @@ impl ProxyRequest {
             }
             let filter = HeaderFilter { keep: headers::is_for_nodes, add: &add[..count] };
             let response = self.llm.upstream.send_filtered(origin, &outgoing, filter).await?;
+            let metrics = self.llm.scheduler.observer().metrics();
+            metrics.record_response(slot.node(), response.status().as_u16());
             let expected = ExpectedBody::of(self.endpoint, path);
             NodeResponse::begin(response, self.endpoint, expected, request.mode, usage).await
         };

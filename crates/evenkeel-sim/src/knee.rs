@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use evenkeel_pipeline::{
     Arrival, EngineLoad, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority,
-    RequestEnd, RequestId, Slots,
+    RequestEnd, RequestId, Slots, TenantFlow,
 };
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
@@ -208,6 +208,7 @@ impl KneeSim {
             deadline: None,
             request: RequestKind::Infer,
             priority: Priority::Interactive,
+            flow: TenantFlow::default(),
         };
         let request = self.pipeline.handle_arrival(self.event_queue.now(), arrival);
         self.pending.insert(request, (prompt, output));
