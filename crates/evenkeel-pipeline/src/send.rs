@@ -295,7 +295,7 @@ impl OptimizedLoadManager {
     /// Charges a tenant for the work that a node did before the attempt failed.
     pub(crate) fn charge_failed(&mut self, request: RequestId, cost: Cost) {
         if let Some(record) = self.requests.get(request).filter(|_| cost > Cost::ZERO) {
-            self.wait_queue.charge_failed(record.arrival.queue_id(), record.arrival.tenant, cost);
+            self.wait_queue.charge_failed(record, cost);
         }
     }
 
