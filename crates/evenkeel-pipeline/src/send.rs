@@ -15,16 +15,14 @@ use evenkeel_policy::backpressure::retry_after;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::{Key, ModelId, NodeId, PathId, RequestId, TenantId};
 use evenkeel_policy::outcome::{AttemptFailure, PickReason};
-use evenkeel_policy::score::RequestKind;
+use evenkeel_policy::score::{ChoiceReason, RequestKind};
 use evenkeel_policy::time::Instant;
 
 use crate::OptimizedLoadManager;
-use crate::accept::{
-    Arrival, Attempt, ModelQueueId, Priority, RequestRecord, RequestState, Requests, ResponseState,
-};
+use crate::accept::{Attempt, ModelQueueId, Priority, RequestRecord, RequestState, Requests, ResponseState};
 use crate::load_manager::TimerTarget;
 use crate::observe::Event;
-use crate::pick_node::{AdminState, Node, Pick, STATS_AGE_MAX, SlotRequest};
+use crate::pick_node::{AdminState, Node, Pick, PromptCache, STATS_AGE_MAX, SlotRequest};
 use crate::queue::{QueueEnd, TenantEntry, TenantQueue};
 use crate::rejection::{NoRetryReason, Rejection};
 use crate::transactions::AtShare;
@@ -163,7 +161,8 @@ impl OptimizedLoadManager {
     ) -> Option<Found<Pick>> {
         let tenant_queue = self.wait_queue.queue(queue_id)?.tenant_queue(tenant)?;
         let nodes = &mut self.nodes;
-        find_first(&self.requests, tenant_queue, |record| nodes.pick(&self.node_cache, record, at_share))
+        let now = self.now;
+        find_first(&self.requests, tenant_queue, |record| nodes.pick(now, &self.node_cache, record, at_share))
     }
 
     /// Finds a request shortly after `first` whose cached node is free, unless `first` was skipped too often.
@@ -173,8 +172,10 @@ impl OptimizedLoadManager {
             return None;
         }
         let tenant_queue = self.wait_queue.queue(first.queue_id)?.tenant_queue(first.tenant)?;
+        let nodes = &mut self.nodes;
         let cached = |request: RequestId| {
-            let node = self.nodes.cached_node(&self.node_cache, self.requests.get(request)?, at_share)?;
+            let record = self.requests.get(request)?;
+            let node = nodes.cached_node(self.now, &self.node_cache, record, at_share)?;
             Some((request, Pick { node, reason: PickReason::Cached }))
         };
         let mut lookahead = tenant_queue.queued().take(affinity.lookahead_max).skip(1);
@@ -201,11 +202,21 @@ impl OptimizedLoadManager {
         self.leave_queue(request);
         self.wait_queue.release_capacity(queue_id, tenant);
         self.wake(queue_id, passed_over);
-        let work = SlotRequest { tenant, model, request: arrival.request, cost: arrival.cost };
+        let prompt_cache =
+            if pick.reason == PickReason::Cached { PromptCache::Warm } else { PromptCache::Cold };
+        let work = SlotRequest::new(&arrival, prompt_cache, arrival.cost);
         let epoch = self.nodes.get_mut(pick.node).map(|node| node.reserve_slot(now, request, &work));
         self.schedule_node(pick.node);
         if let Some(affinity) = arrival.affinity {
-            self.node_cache.record(now, (model, affinity), pick.node);
+            match pick.reason {
+                // The conversation returns to its node afterwards.
+                PickReason::Chosen(ChoiceReason::Measure) => {
+                    self.node_cache.record_detour(now, (model, affinity), pick.node)
+                }
+                PickReason::Cached | PickReason::Chosen(_) => {
+                    self.node_cache.record(now, (model, affinity), pick.node)
+                }
+            }
         }
         self.in_flight += 1;
         self.counts.dispatched += 1;
@@ -217,6 +228,7 @@ impl OptimizedLoadManager {
             path,
             since: now,
             epoch: epoch.unwrap_or_default(),
+            prompt_cache,
             response: ResponseState::Pending,
             charged,
             load: arrival.cost,
@@ -236,8 +248,7 @@ impl OptimizedLoadManager {
         self.in_flight -= 1;
         self.wait_queue.settle(arrival.queue_id(), arrival.tenant, attempt.charged, actual);
         let Some(node) = self.nodes.get_mut(attempt.node) else { return };
-        let Arrival { tenant, model, request: kind, .. } = arrival;
-        let work = SlotRequest { tenant, model, request: kind, cost: attempt.load };
+        let work = SlotRequest::new(&arrival, attempt.prompt_cache, attempt.load);
         node.release_slot(request, &work);
         if let Some(path) = attempt.path {
             node.paths.release(path);
@@ -383,6 +394,7 @@ fn find_first<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accept::Arrival;
     use crate::pick_node::{NodeSpec, Slots};
     use evenkeel_policy::weight::Weight;
 

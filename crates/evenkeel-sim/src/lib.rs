@@ -3,6 +3,7 @@
 //! A [`Scenario`] describes tenants and nodes; [`run`] drives the real [`evenkeel_pipeline`] with it, simulates the nodes,
 //! and returns every event with summaries. The same seed gives the same events; a failing test prints its seed.
 
+mod choice;
 mod event_queue;
 pub mod fairness;
 mod knee;
@@ -14,6 +15,7 @@ mod scenario;
 mod scenarios;
 mod simulation;
 
+pub use choice::{AffinityKeys, ChoiceMode, ChoiceNode, ChoicePlan, ChoiceRun, ChoiceSent, run_choice};
 pub use event_queue::EventQueue;
 pub use knee::{KneePlan, KneeRun, KneeSample, Scraping, run_knee};
 pub use record::{Share, SimRun, TenantSummary, TimedEvent, TraceEvent};

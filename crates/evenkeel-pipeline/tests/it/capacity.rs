@@ -95,13 +95,13 @@ fn without_streamed_responses_the_limit_rises_while_the_engine_has_no_queue() {
 fn requests_from_other_clients_count_as_load_until_the_engine_stops_reporting() {
     let mut driver = Driver::with_nodes(&[8, 8]);
     let busy = NodeId(0);
-    let load = EngineLoad { running: 5, waiting: 1, cache_used: Some(0.5) };
+    let load = EngineLoad { running: 16, waiting: 2, cache_used: Some(0.5) };
     driver.pipeline.handle_engine_load(driver.now, busy, Some(load));
     for _ in 0..4 {
         let request = driver.submit(0);
         assert_ne!(driver.node_of(request), busy);
     }
-    assert_eq!(driver.pipeline.status().nodes[0].external_load, 6);
+    assert_eq!(driver.pipeline.status().nodes[0].external_load, 18);
     driver.pipeline.handle_engine_load(driver.now, busy, None);
     let request = driver.submit(0);
     assert_eq!(driver.node_of(request), busy);
