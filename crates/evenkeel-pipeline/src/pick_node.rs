@@ -29,7 +29,7 @@ pub(crate) use capacity::Capacity;
 pub use capacity::{EngineLoad, Slots};
 pub use circuit_breaker::BreakerState;
 use first_token::{ESTIMATE_AGE_LIMIT, ESTIMATE_AGE_MAX, FirstToken};
-pub(crate) use first_token::{PromptCache, ResponseMode};
+pub(crate) use first_token::{PromptCache, ResponseForm};
 use node::NodeDefaults;
 pub use node::{AdminState, NodeSpec};
 pub(crate) use node::{Node, STATS_AGE_MAX, SlotRequest};
@@ -186,7 +186,7 @@ impl NodePool {
         at_share: &AtShare,
     ) -> Option<Pick> {
         let Arrival { model, affinity, request, .. } = record.arrival;
-        let mode = ResponseMode::of(&record.arrival);
+        let mode = ResponseForm::of(&record.arrival);
         if let Some(node) = self.cached_node(now, cache, record, at_share) {
             for candidate in &self.candidates {
                 let other = self.nodes.get_mut(&candidate.node);
@@ -217,7 +217,7 @@ impl NodePool {
         age_max: Duration,
     ) {
         let Arrival { model, request, .. } = record.arrival;
-        let mode = ResponseMode::of(&record.arrival);
+        let mode = ResponseForm::of(&record.arrival);
         let serving = self.nodes.values().filter(|node| node.serves(model)).count();
         let others = u32::try_from(serving).unwrap_or(u32::MAX).saturating_sub(1);
         self.candidates.clear();

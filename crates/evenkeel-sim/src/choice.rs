@@ -4,11 +4,13 @@
 //! A request that finds its conversation in the engine's prefix cache skips `prefill`. The engines' caches evict the
 //! least recently used conversation.
 
+mod plans;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use evenkeel_pipeline::{
     Arrival, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority, RequestEnd,
-    RequestId, Slots,
+    RequestId, Slots, TenantFlow,
 };
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
@@ -17,6 +19,8 @@ use evenkeel_policy::id::{NodeId, TenantId};
 use evenkeel_policy::score::{RequestKind, SelectionPolicy};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
+
+pub use plans::{ChoiceRow, SLOW_UNTIL, choice_rows, conversations, fast_and_slow, nine_to_one, recovery};
 
 use crate::event_queue::EventQueue;
 use crate::rng::Rng;
@@ -230,6 +234,7 @@ impl<'a> ChoiceSim<'a> {
             deadline: None,
             request: RequestKind::Infer,
             priority: Priority::Interactive,
+            flow: TenantFlow::default(),
         };
         let request = self.pipeline.handle_arrival(self.event_queue.now(), arrival);
         self.pending.insert(request, (client, key));

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use evenkeel_pipeline::{
     Arrival, EngineLoad, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority,
-    RequestEnd, RequestId, Slots,
+    RequestEnd, RequestId, Slots, TenantFlow,
 };
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
@@ -208,6 +208,7 @@ impl KneeSim {
             deadline: None,
             request: RequestKind::Infer,
             priority: Priority::Interactive,
+            flow: TenantFlow::default(),
         };
         let request = self.pipeline.handle_arrival(self.event_queue.now(), arrival);
         self.pending.insert(request, (prompt, output));
@@ -227,7 +228,7 @@ impl KneeSim {
             KneeEvent::Scrape => {
                 let running = self.running.len() as u32;
                 let waiting = self.queue.len() as u32;
-                let load = EngineLoad { running, waiting, cache_used: None };
+                let load = EngineLoad { running, waiting, ..EngineLoad::default() };
                 self.pipeline.handle_engine_load(now, NODE, Some(load));
                 self.event_queue.schedule(SCRAPE_INTERVAL, KneeEvent::Scrape);
             }

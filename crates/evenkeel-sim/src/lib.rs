@@ -3,7 +3,7 @@
 //! A [`Scenario`] describes tenants and nodes; [`run`] drives the real [`evenkeel_pipeline`] with it, simulates the nodes,
 //! and returns every event with summaries. The same seed gives the same events; a failing test prints its seed.
 
-mod choice;
+pub mod choice;
 mod event_queue;
 pub mod fairness;
 mod knee;
@@ -15,7 +15,6 @@ mod scenario;
 mod scenarios;
 mod simulation;
 
-pub use choice::{AffinityKeys, ChoiceMode, ChoiceNode, ChoicePlan, ChoiceRun, ChoiceSent, run_choice};
 pub use event_queue::EventQueue;
 pub use knee::{KneePlan, KneeRun, KneeSample, Scraping, run_knee};
 pub use record::{Share, SimRun, TenantSummary, TimedEvent, TraceEvent};
@@ -24,8 +23,8 @@ pub use scenario::{
     AdmitPolicy, Demand, NodePlan, PathPlan, Scenario, ServiceOrder, TenantAction, TenantPlan,
 };
 pub use scenarios::{
-    by_name, database, demo, flood_and_trickle, inference, names, park_wake_storm, sybil, weight_change,
-    weights,
+    agent_loop, by_name, classes, database, demo, flood_and_trickle, inference, invented_sessions, names,
+    park_wake_storm, sybil, weight_change, weights,
 };
 pub use simulation::{SimError, run};
 

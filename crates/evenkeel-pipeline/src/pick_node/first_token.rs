@@ -26,12 +26,12 @@ const FIRST_PASSES_MIN: u32 = 3;
 
 /// Mode of a response: its first byte comes with the first token, or after all of it was generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ResponseMode {
+pub(crate) enum ResponseForm {
     Stream,
     Whole,
 }
 
-impl ResponseMode {
+impl ResponseForm {
     pub(crate) fn of(arrival: &Arrival) -> Self {
         if arrival.is_streamed() { Self::Stream } else { Self::Whole }
     }
@@ -57,17 +57,17 @@ impl ModelEstimates {
         Self { stream: FirstToken::new(), whole: FirstToken::new() }
     }
 
-    pub(super) fn get(&self, mode: ResponseMode) -> &FirstToken {
+    pub(super) fn get(&self, mode: ResponseForm) -> &FirstToken {
         match mode {
-            ResponseMode::Stream => &self.stream,
-            ResponseMode::Whole => &self.whole,
+            ResponseForm::Stream => &self.stream,
+            ResponseForm::Whole => &self.whole,
         }
     }
 
-    pub(super) fn get_mut(&mut self, mode: ResponseMode) -> &mut FirstToken {
+    pub(super) fn get_mut(&mut self, mode: ResponseForm) -> &mut FirstToken {
         match mode {
-            ResponseMode::Stream => &mut self.stream,
-            ResponseMode::Whole => &mut self.whole,
+            ResponseForm::Stream => &mut self.stream,
+            ResponseForm::Whole => &mut self.whole,
         }
     }
 }

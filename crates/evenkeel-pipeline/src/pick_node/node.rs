@@ -15,7 +15,7 @@ use evenkeel_policy::weight::Weight;
 use super::capacity::{Capacity, EngineLoad, Slots};
 use super::circuit_breaker::CircuitBreaker;
 use super::cooldown::Cooldown;
-use super::first_token::{FirstToken, ModelEstimates, PromptCache, ResponseMode};
+use super::first_token::{FirstToken, ModelEstimates, PromptCache, ResponseForm};
 use super::transaction_places::TransactionPlaces;
 use crate::accept::Arrival;
 use crate::options::BreakerOptions;
@@ -83,7 +83,9 @@ pub(crate) struct Node {
     last_model: Option<ModelId>,
     latency: LatencyWindow,
     timeouts: RatioWindow,
-    added_at: Instant,
+    /// Uptime of its engine when it was last known, at first 0 when the node was added.
+    uptime: Duration,
+    uptime_at: Instant,
     cached_stats: CachedStats,
 }
 
@@ -123,7 +125,8 @@ impl Node {
             last_model: None,
             latency: LatencyWindow::default(),
             timeouts: RatioWindow::default(),
-            added_at: now,
+            uptime: Duration::ZERO,
+            uptime_at: now,
             cached_stats: CachedStats { at: now, ..CachedStats::default() },
         }
     }
@@ -145,12 +148,12 @@ impl Node {
     }
 
     /// Returns the first-token estimates of a model; `None` if it does not serve the model.
-    pub(super) fn first_token(&self, model: ModelId, mode: ResponseMode) -> Option<&FirstToken> {
+    pub(super) fn first_token(&self, model: ModelId, mode: ResponseForm) -> Option<&FirstToken> {
         let at = self.models.binary_search(&model).ok()?;
         Some(self.estimates[at].get(mode))
     }
 
-    pub(super) fn first_token_mut(&mut self, model: ModelId, mode: ResponseMode) -> Option<&mut FirstToken> {
+    pub(super) fn first_token_mut(&mut self, model: ModelId, mode: ResponseForm) -> Option<&mut FirstToken> {
         let at = self.models.binary_search(&model).ok()?;
         Some(self.estimates[at].get_mut(mode))
     }
@@ -185,8 +188,12 @@ impl Node {
     }
 
     /// Records the load reported by its engine; `None` when it stops reporting.
-    pub(crate) fn on_engine_load(&mut self, load: Option<EngineLoad>) {
+    pub(crate) fn on_engine_load(&mut self, now: Instant, load: Option<EngineLoad>) {
         self.engine = load;
+        if let Some(uptime) = load.and_then(|load| load.uptime) {
+            self.uptime = uptime;
+            self.uptime_at = now;
+        }
         if let Some(load) = load {
             self.capacity.on_engine_queue(load.waiting, self.busy);
         }
@@ -253,7 +260,7 @@ impl Node {
             latency_samples: u32::try_from(self.latency.samples(now)).unwrap_or(u32::MAX),
             error_rate_1m: self.breaker.error_rate(now),
             timeouts_1m: u32::try_from(self.timeouts.bad(now)).unwrap_or(u32::MAX),
-            uptime_sec: now.since(self.added_at).as_secs(),
+            uptime_sec: (self.uptime + now.since(self.uptime_at)).as_secs(),
         };
     }
 
@@ -320,7 +327,7 @@ pub(crate) struct SlotRequest {
     pub(crate) tenant: TenantId,
     pub(crate) model: ModelId,
     pub(crate) request: RequestKind,
-    pub(crate) mode: ResponseMode,
+    pub(crate) mode: ResponseForm,
     /// Expected state of the node's prompt cache.
     pub(crate) prompt_cache: PromptCache,
     /// Its estimated cost.
@@ -330,7 +337,7 @@ pub(crate) struct SlotRequest {
 impl SlotRequest {
     pub(crate) fn new(arrival: &Arrival, prompt_cache: PromptCache, cost: Cost) -> Self {
         let Arrival { tenant, model, request, .. } = *arrival;
-        Self { tenant, model, request, mode: ResponseMode::of(arrival), prompt_cache, cost }
+        Self { tenant, model, request, mode: ResponseForm::of(arrival), prompt_cache, cost }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Property tests over random sequences of all driver calls: no request is lost, no slot leaks, and no counter drifts.
 
 use evenkeel_pipeline::{
-    AdmitRule, Arrival, AttemptFailure, EngineLoad, ModelId, NodeSpec, PipelineLimits, PipelineOptions,
-    Priority, RequestEnd, RequestId, Slots, TenantRule,
+    AdmitRule, Arrival, AttemptFailure, Class, EngineLoad, ModelId, NodeSpec, PipelineLimits,
+    PipelineOptions, Priority, RequestEnd, RequestId, SessionId, Slots, TenantFlow, TenantRule,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::concurrency_limit::LimitConfig;
@@ -132,7 +132,8 @@ fn run_step(driver: &mut Driver, requests: &mut Vec<RequestId>, step: Step) {
             let _ = driver.pipeline.set_transactions_max(now, NodeId(node), transactions_max);
         }
         Step::EngineLoad(node, load) => {
-            let load = load.map(|(running, waiting)| EngineLoad { running, waiting, cache_used: None });
+            let load =
+                load.map(|(running, waiting)| EngineLoad { running, waiting, ..EngineLoad::default() });
             driver.pipeline.handle_engine_load(now, NodeId(node), load);
         }
         Step::Drain(node) => {
@@ -184,6 +185,7 @@ fn options(admit: AdmitRule, scored: bool, gates: GateRule) -> PipelineOptions {
             models_max: 3,
             nodes_max: NODES_MAX,
             in_flight_max: IN_FLIGHT_MAX,
+            sessions_max: 4,
         },
         ..PipelineOptions::default()
     }
@@ -235,8 +237,12 @@ fn arrival() -> impl Strategy<Value = Arrival> {
     ];
     let deadline = option::of((0..20_000_u64).prop_map(Duration::from_millis));
     let priority = prop_oneof![2 => Just(Priority::Interactive), 1 => Just(Priority::Background)];
-    (0..6_u32, 0..4_u32, (1..3_000_u64, 0..3_000_u64), option::of(0..4_u64), deadline, (request, priority))
-        .prop_map(|(tenant, model, (cost, upfront), affinity, deadline, (request, priority))| Arrival {
+    let class = prop_oneof![Just(Class::High), Just(Class::Normal), Just(Class::Low)];
+    let flow = (class, option::of((0..5_u64).prop_map(SessionId)))
+        .prop_map(|(class, session)| TenantFlow { session, class });
+    let options = (request, priority, flow);
+    (0..6_u32, 0..4_u32, (1..3_000_u64, 0..3_000_u64), option::of(0..4_u64), deadline, options).prop_map(
+        |(tenant, model, (cost, upfront), affinity, deadline, (request, priority, flow))| Arrival {
             tenant: TenantId(tenant),
             model: ModelId(model),
             cost: Cost(cost),
@@ -245,7 +251,9 @@ fn arrival() -> impl Strategy<Value = Arrival> {
             deadline,
             request,
             priority,
-        })
+            flow,
+        },
+    )
 }
 
 fn failure() -> impl Strategy<Value = AttemptFailure> {

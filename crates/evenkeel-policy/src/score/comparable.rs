@@ -18,7 +18,7 @@ pub struct Comparison {
     pub estimate: Option<LatencyEstimate>,
     /// State of the estimate's measurement.
     pub measurement: Measurement,
-    /// Tells whether the node was comparable at its last pick, and after a pick whether it is.
+    /// State of the node at its last pick; a pick updates it.
     pub comparable: bool,
     /// Credit in the round robin by weight.
     pub credit: i64,

@@ -3,7 +3,8 @@
 //!
 //! Guarantees: when a node is added or removed, or its weight changes, only keys from or to that node move. Keys and
 //! picks are shared in proportion to the weights; with smooth weighted round robin, exactly so over every period of the
-//! weights. A node that is full for its share gets no request while another is not. Limits: O(candidates).
+//! weights. Loads are bounded: a node that is full for its share gets no request while another is not (rendezvous hashing
+//! with bounded loads). Limits: O(candidates).
 
 use core::cmp::Reverse;
 

@@ -4,6 +4,7 @@
 mod choice;
 mod cli;
 mod fairness;
+mod flows;
 mod knee;
 mod link;
 mod link_candidates;
