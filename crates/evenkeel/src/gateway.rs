@@ -10,6 +10,7 @@ mod actor_metrics;
 mod api;
 mod cluster;
 mod dispatch;
+mod last_uses;
 mod links;
 mod listeners;
 mod nodes;
@@ -49,6 +50,7 @@ use tokio::time::sleep;
 use crate::admin_key::{self, AdminKeyError};
 use crate::config::{Config, ConfigErrors};
 use crate::data_dir::{DataDir, DataDirError, ServerUrls};
+use crate::key_use::KeyUses;
 use crate::node_store::NodeStore;
 use crate::sqs_key::SqsKeyError;
 use crate::tenant_store::{TenantChange, TenantStore, TenantStoreError};
@@ -160,6 +162,8 @@ impl Gateway {
         let core =
             Arc::new(Core { auth, llm, queue, sql, cluster, links, registry, router, readiness, tls, state });
         core.restore_nodes();
+        core.restore_last_uses();
+        tokio::spawn(last_uses::store_regularly(Arc::downgrade(&core)));
         // Starts after the nodes are restored, because a job for a model that no node serves fails.
         let dispatcher = core.start_dispatcher(webhooks, queues_max)?;
         let routes = core.routes(metrics_access)?;
@@ -222,6 +226,7 @@ impl Gateway {
             tracing::warn!(target: "evenkeel", %error, "could not remove the server's URL from the data directory");
         }
         let (report, ()) = tokio::join!(self.serving.stop(), self.dispatcher.stop(server.limits.drain_max));
+        last_uses::store(self.core.clone(), KeyUses::default()).await;
         self.core.queue.queues.shutdown().await;
         self.core.sql.close().await;
         self.core.links.close().await;

@@ -420,7 +420,7 @@ fn check_url(url: &str) -> Result<(), String> {
 }
 
 /// Rejects names that would need percent-encoding in an API path, or are too long.
-pub(super) fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-@:".contains(c);
     if (1..=64).contains(&name.len()) && name.chars().all(is_allowed) {
         return Ok(());
