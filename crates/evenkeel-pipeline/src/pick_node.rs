@@ -28,7 +28,7 @@ pub use cache::{CacheEntry, CacheStats};
 pub(crate) use capacity::Capacity;
 pub use capacity::{EngineLoad, Slots};
 pub use circuit_breaker::BreakerState;
-use first_token::{ESTIMATE_AGE_LIMIT, ESTIMATE_AGE_MAX, FirstToken};
+use first_token::{ESTIMATE_AGE_LIMIT, ESTIMATE_AGE_MAX, EstimateBasis, FirstToken};
 pub(crate) use first_token::{PromptCache, ResponseForm};
 use node::NodeDefaults;
 pub use node::{AdminState, NodeSpec};
@@ -45,6 +45,13 @@ use crate::transactions::AtShare;
 pub(crate) struct Pick {
     pub(crate) node: NodeId,
     pub(crate) reason: PickReason,
+}
+
+/// The node in the affinity cache, and the estimate by which it is compared.
+#[derive(Clone, Copy, Debug)]
+struct CachedNode {
+    node: NodeId,
+    basis: EstimateBasis,
 }
 
 /// All nodes of a pool, and the selection policy.
@@ -168,7 +175,8 @@ impl NodePool {
     ) -> Option<NodeId> {
         let Arrival { model, affinity, request, .. } = record.arrival;
         let warm = cache.peek((model, affinity?)).filter(|node| self.can_serve(*node, record, at_share))?;
-        self.collect_candidates(now, record, at_share, Some(warm), ESTIMATE_AGE_LIMIT);
+        let cached = CachedNode { node: warm, basis: EstimateBasis::Warm };
+        self.collect_candidates(now, record, at_share, Some(cached), ESTIMATE_AGE_LIMIT);
         self.selector.keeps(&mut self.candidates, request, warm, self.affinity.load_max).then_some(warm)
     }
 
@@ -194,7 +202,9 @@ impl NodePool {
             }
             return Some(Pick { node, reason: PickReason::Cached });
         }
-        self.collect_candidates(now, record, at_share, None, ESTIMATE_AGE_MAX);
+        let refused = affinity.and_then(|key| cache.peek((model, key)));
+        let refused = refused.map(|node| CachedNode { node, basis: EstimateBasis::Slower });
+        self.collect_candidates(now, record, at_share, refused, ESTIMATE_AGE_MAX);
         let spread = Spread { key: affinity, load_max: self.affinity.load_max };
         let random = self.random.next_f64();
         let choice = self.selector.pick(&mut self.candidates, request, spread, random)?;
@@ -207,13 +217,13 @@ impl NodePool {
         Some(Pick { node: choice.node, reason: PickReason::Chosen(choice.reason) })
     }
 
-    /// Collects the nodes with room for a request; `warm` is the one whose prompt cache is warm for it.
+    /// Collects the nodes with room for a request.
     fn collect_candidates(
         &mut self,
         now: Instant,
         record: &RequestRecord,
         at_share: &AtShare,
-        warm: Option<NodeId>,
+        cached: Option<CachedNode>,
         age_max: Duration,
     ) {
         let Arrival { model, request, .. } = record.arrival;
@@ -226,8 +236,9 @@ impl NodePool {
                 continue;
             }
             let Some(first_token) = node.first_token(model, mode) else { continue };
-            let cache = if warm == Some(*id) { PromptCache::Warm } else { PromptCache::Cold };
-            let comparison = first_token.comparison(now, cache, age_max, others);
+            let cached = cached.filter(|cached| cached.node == *id);
+            let basis = cached.map_or(EstimateBasis::Cold, |cached| cached.basis);
+            let comparison = first_token.comparison(now, basis, age_max, others);
             self.candidates.push(node.candidate(*id, comparison));
         }
     }

@@ -150,7 +150,7 @@ proptest! {
     #[test]
     fn arbitrary_metrics_do_not_panic(text in proptest::collection::vec(any::<u8>(), 0..2_000)) {
         for (engine, _) in METRICS {
-            let _ = read_metrics(engine, &text);
+            let _ = read_metrics(engine, &text, NOW);
         }
     }
 
@@ -162,7 +162,7 @@ proptest! {
             let at = at.index(text.len());
             text[at] = byte;
         }
-        let _ = read_metrics(engine, &text);
+        let _ = read_metrics(engine, &text, NOW);
     }
 
     #[test]
@@ -176,6 +176,6 @@ proptest! {
         let at = at.index(lines.len() + 1);
         lines.splice(at..at, noise.iter().map(String::as_str));
         let noisy = lines.join("\n");
-        prop_assert_eq!(read_metrics(engine, noisy.as_bytes()), read_metrics(engine, text.as_bytes()));
+        prop_assert_eq!(read_metrics(engine, noisy.as_bytes(), NOW), read_metrics(engine, text.as_bytes(), NOW));
     }
 }

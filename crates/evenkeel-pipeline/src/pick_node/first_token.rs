@@ -45,6 +45,15 @@ pub(crate) enum PromptCache {
     Cold,
 }
 
+/// Estimate by which a node is compared with the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EstimateBasis {
+    Warm,
+    Cold,
+    /// The slower one, for a node that was refused although it is warm.
+    Slower,
+}
+
 /// Estimates of one model on one node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModelEstimates {
@@ -96,11 +105,16 @@ impl FirstToken {
     pub(super) fn comparison(
         &self,
         now: Instant,
-        cache: PromptCache,
+        basis: EstimateBasis,
         age_max: Duration,
         others: u32,
     ) -> Comparison {
-        let estimate = self.estimate(cache);
+        let estimate = match basis {
+            EstimateBasis::Warm => self.estimate(PromptCache::Warm),
+            EstimateBasis::Cold => self.estimate(PromptCache::Cold),
+            EstimateBasis::Slower if self.cold.ewma.mean() < self.warm.ewma.mean() => &self.warm,
+            EstimateBasis::Slower => self.estimate(PromptCache::Cold),
+        };
         let passes_min = match estimate.at {
             Some(at) if now.since(at) < age_max => u32::MAX,
             Some(_) => PASSES_MIN.saturating_mul(others),

@@ -13,6 +13,7 @@ mod fairness;
 mod flows;
 mod held_time;
 mod history;
+mod paths;
 mod redirect;
 mod registry;
 mod transactions;
