@@ -67,6 +67,29 @@ pub enum TenantChange {
     },
 }
 
+impl TenantChange {
+    /// Names the change for the audit log.
+    pub fn action(&self) -> &'static str {
+        match self {
+            Self::Add(_) => "add tenant",
+            Self::Set { .. } => "set tenant",
+            Self::AddKey { .. } => "add key",
+            Self::RemoveKey { .. } => "remove key",
+            Self::Rotate { .. } => "rotate keys",
+            Self::Remove { .. } => "remove tenant",
+        }
+    }
+
+    /// Returns the name of the tenant that is changed.
+    pub fn tenant(&self) -> &str {
+        match self {
+            Self::Add(tenant) => &tenant.name,
+            Self::AddKey { tenant, .. } | Self::RemoveKey { tenant, .. } => tenant,
+            Self::Set { name, .. } | Self::Rotate { name, .. } | Self::Remove { name } => name,
+        }
+    }
+}
+
 impl fmt::Display for TenantChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -144,6 +167,16 @@ impl TenantStore {
             Json::Object(settings)
         });
         json!({"tenants": described.collect::<Vec<_>>()})
+    }
+
+    /// Returns the settings of a tenant and the names of its keys as JSON, without settings that have no value.
+    pub fn describe_one(&self, name: &str) -> Option<Json> {
+        let tenant = self.configured.iter().chain(&self.added).find(|tenant| tenant.name == name)?;
+        let mut settings = describe(tenant);
+        settings.retain(|_, value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()));
+        let keys: Vec<&str> = tenant.keys.iter().map(|key| key.name.as_str()).collect();
+        settings.insert("keys".to_owned(), json!(keys));
+        Some(Json::Object(settings))
     }
 
     /// Returns the keys of a tenant as JSON, the oldest first; `last_use` knows when each was last used.

@@ -119,7 +119,7 @@ async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiEr
     }
     let tenant = read_tenant(&settings).map_err(|errors| ApiError::invalid(errors.to_string()))?;
     let name = tenant.name.clone();
-    let key = change(core, TenantChange::Add(tenant)).await?;
+    let key = change(core, TenantChange::Add(tenant), &call).await?;
     Ok(json_response(StatusCode::CREATED, &with_key(&name, key)))
 }
 
@@ -151,7 +151,7 @@ async fn add_key(core: Arc<Core>, mut call: ServerRequest, tenant: String) -> Re
         None => None,
     };
     let change_keys = TenantChange::AddKey { tenant: tenant.clone(), name, expires_at };
-    let key = change(core.clone(), change_keys).await?;
+    let key = change(core.clone(), change_keys, &call).await?;
     let mut response = with_key(&tenant, key);
     let hash = response["key"].as_str().map(KeyHash::of);
     let tenants = core.auth.tenants();
@@ -172,7 +172,7 @@ async fn rotate(core: Arc<Core>, mut call: ServerRequest, name: String) -> Resul
         Some(Value::Bool(true)) => OldKeys::Keep,
         Some(_) => return Err(ApiError::invalid("keep_old must be true or false")),
     };
-    let key = change(core, TenantChange::Rotate { name: name.clone(), old_keys }).await?;
+    let key = change(core, TenantChange::Rotate { name: name.clone(), old_keys }, &call).await?;
     Ok(json_response(StatusCode::OK, &with_key(&name, key)))
 }
 
@@ -199,7 +199,7 @@ fn keys(core: &Core, path: &str) -> Result<Response, ApiError> {
 async fn set(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
     let name = call.request.uri().path().strip_prefix(TENANT).ok_or(ApiError::NoRoute)?.to_owned();
     let settings = read_object(&mut call).await?;
-    change(core, TenantChange::Set { name: name.clone(), settings }).await?;
+    change(core, TenantChange::Set { name: name.clone(), settings }, &call).await?;
     Ok(json_response(StatusCode::OK, &json!({"name": name})))
 }
 
@@ -209,10 +209,10 @@ async fn remove(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiErr
     if let Some((tenant, key)) = name.split_once("/keys/") {
         let tenant = tenant.to_owned();
         let key = percent::decode(key).ok_or(ApiError::NoRoute)?;
-        change(core, TenantChange::RemoveKey { tenant: tenant.clone(), name: key.clone() }).await?;
+        change(core, TenantChange::RemoveKey { tenant: tenant.clone(), name: key.clone() }, &call).await?;
         return Ok(json_response(StatusCode::OK, &json!({"name": tenant, "key_name": key})));
     }
-    change(core, TenantChange::Remove { name: name.clone() }).await?;
+    change(core, TenantChange::Remove { name: name.clone() }, &call).await?;
     Ok(json_response(StatusCode::OK, &json!({"name": name})))
 }
 
@@ -230,8 +230,13 @@ pub(super) async fn read_object(call: &mut ServerRequest) -> Result<Map<String, 
 }
 
 /// Applies a change on a blocking thread, because it writes to disk.
-async fn change(core: Arc<Core>, change: TenantChange) -> Result<Option<Secret<String>>, ApiError> {
-    let changed = tokio::task::spawn_blocking(move || core.change_tenants(change)).await;
+async fn change(
+    core: Arc<Core>,
+    change: TenantChange,
+    call: &ServerRequest,
+) -> Result<Option<Secret<String>>, ApiError> {
+    let audit = call.audit.clone();
+    let changed = tokio::task::spawn_blocking(move || core.change_tenants(change, &audit)).await;
     changed.map_err(|_| ApiError::Internal)?.map_err(api_error)
 }
 
