@@ -6,6 +6,7 @@
 use std::fmt;
 use std::path::Path;
 
+use evenkeel_policy::account::AccountNumber;
 use evenkeel_server::access_key::MasterKey;
 use evenkeel_server::api_key::{KeyHash, make_key};
 use evenkeel_server::tenant::{TenantSettings, Tenants, TenantsError};
@@ -20,9 +21,14 @@ use crate::config::{ConfigErrors, check_name, describe, fingerprint, read_tenant
 use crate::data_dir::{DataDir, DataDirError};
 
 const FILE: &str = "tenants.toml";
-/// Names that new tenants may not have: parts of paths, the label of further tenants in metrics, and the sender of
-/// administrators' messages. Tenants that have them are served.
-const RESERVED_NAMES: [&str; 4] = [".", "..", "other", "admin"];
+/// Names that new tenants may not have: parts of paths, the label of further tenants in metrics, the sender of
+/// administrators' messages, and the fairness key of messages without one. Tenants that have them are served.
+const RESERVED_NAMES: [&str; 5] = [".", "..", "other", "admin", "default"];
+
+/// Reports whether new tenants may not have a name: a reserved one, or one that reads as an account number.
+fn is_reserved(name: &str) -> bool {
+    RESERVED_NAMES.contains(&name) || name.parse::<AccountNumber>().is_ok()
+}
 
 /// All tenants: those in the config file and those added at run time.
 #[derive(Clone, Debug, Default)]
@@ -140,7 +146,7 @@ impl TenantStore {
     /// Logs a warning for each tenant with a name that new tenants may not have.
     pub fn warn_reserved_names(&self) {
         let tenants = self.configured.iter().chain(&self.added);
-        for tenant in tenants.filter(|tenant| RESERVED_NAMES.contains(&tenant.name.as_str())) {
+        for tenant in tenants.filter(|tenant| is_reserved(&tenant.name)) {
             tracing::warn!(target: "evenkeel", tenant = tenant.name, "this name is ambiguous in metrics, logs or paths, and new tenants may not have it; replace the tenant by one with another name");
         }
     }
@@ -225,7 +231,7 @@ impl TenantStore {
                 if self.all().iter().any(|other| other.name == tenant.name) {
                     return Err(TenantStoreError::Exists { name: tenant.name });
                 }
-                if RESERVED_NAMES.contains(&tenant.name.as_str()) {
+                if is_reserved(&tenant.name) {
                     return Err(TenantsError::Reserved { name: tenant.name }.into());
                 }
                 let key = new_key()?;
