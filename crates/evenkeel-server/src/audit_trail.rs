@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a request that may change something, by its method, to a route for administrators or of the native API is
 //! recorded exactly once, whether it is served, refused or abandoned by its client, unless the route declares its path an
-//! operation on data. So a new route is recorded unless somebody decides otherwise. No record contains a secret: values of
+//! operation on data. So a new route is recorded unless it opts out. No record contains a secret: values of
 //! fields that hold one are replaced, and queries and users are cut from URLs.
 //!
 //! Limits: of a request body, at most 4 KiB are recorded.
@@ -94,7 +94,7 @@ pub(crate) fn is_audited(method: &Method, path: &str, access: Access, scope: Aud
     may_change && (access == Access::Admin || is_api(path)) && !is_data
 }
 
-/// What is known about a request that is recorded; empty for others.
+/// Details of a request that is recorded; empty for others.
 #[derive(Clone, Debug, Default)]
 pub struct AuditNote(Option<Arc<Mutex<NoteState>>>);
 

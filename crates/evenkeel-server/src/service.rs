@@ -60,7 +60,7 @@ pub(crate) struct RequestOrigin {
     pub(crate) connection: Arc<OpenConnection>,
 }
 
-/// What accompanies a request to its handler.
+/// Id, disconnect signal and audit note of a request.
 struct RequestMeta {
     request_id: HeaderValue,
     disconnect: Disconnect,
