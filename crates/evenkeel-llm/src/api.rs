@@ -32,7 +32,7 @@ use crate::options::{LlmOptions, NodeOptions};
 use crate::proxy::proxy;
 use crate::request::Endpoint;
 use crate::status;
-use crate::usage::Forecast;
+use crate::usage::{CachedCost, Forecast};
 use evenkeel_scheduler::RequestScheduler;
 use evenkeel_upstream::Upstream;
 
@@ -51,6 +51,7 @@ pub struct LlmApi {
     pub(crate) wait_max: Duration,
     pub(crate) tenants: ScheduledTenants,
     pub(crate) pass: PassOptions,
+    pub(crate) cached_cost: CachedCost,
     draining: AtomicBool,
 }
 
@@ -81,6 +82,7 @@ impl LlmApi {
             wait_max,
             tenants: ScheduledTenants::default(),
             pass: options.pass,
+            cached_cost: options.cached_cost,
             draining: AtomicBool::new(false),
         });
         for node in options.nodes {

@@ -171,6 +171,7 @@ impl OptimizedLoadManager {
             }
             ResponseState::Pending => {
                 self.release_slot(request, &attempt, Cost::ZERO);
+                self.charge_failed(request, failure.charge(attempt.actual));
                 match failure {
                     AttemptFailure::Busy { .. } => self.requeue_refused(request, failure),
                     AttemptFailure::Unreachable | AttemptFailure::TimedOut | AttemptFailure::BadResponse => {

@@ -180,6 +180,7 @@ fn is_same(node: &NodeOptions, other: &NodeOptions) -> bool {
         && node.max_concurrency == other.max_concurrency
         && node.weight == other.weight
         && node.extra_paths == other.extra_paths
+        && node.inject_stream_options == other.inject_stream_options
         && key(node) == key(other)
 }
 
