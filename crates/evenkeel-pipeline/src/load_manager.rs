@@ -182,6 +182,7 @@ impl OptimizedLoadManager {
             }
             ResponseState::Pending | ResponseState::ClientError => {
                 self.release_slot(request, &attempt, Cost::ZERO);
+                self.charge_failed(request, failure.charge(attempt.actual));
                 match failure {
                     AttemptFailure::Busy { .. } => self.requeue_refused(request, failure),
                     AttemptFailure::Unreachable | AttemptFailure::TimedOut | AttemptFailure::BadResponse => {

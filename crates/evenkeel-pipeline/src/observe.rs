@@ -154,6 +154,8 @@ pub struct Counts {
     pub evicted: u64,
     /// Requests whose wait timed out.
     pub timed_out: u64,
+    /// Requests rejected because their deadline would have passed while they waited.
+    pub would_miss_deadline: u64,
     /// Requests rejected for any other reason.
     pub rejected: u64,
     /// Requests cancelled while waiting.
@@ -176,7 +178,7 @@ pub struct Counts {
 impl Counts {
     /// Returns the number of requests rejected or evicted by backpressure.
     pub fn backpressure_rejections(&self) -> u64 {
-        self.queue_full + self.evicted
+        self.queue_full + self.evicted + self.would_miss_deadline
     }
 
     pub(crate) fn record_rejection(&mut self, rejection: &Rejection) {
@@ -185,8 +187,8 @@ impl Counts {
             Rejection::Evicted { .. } => &mut self.evicted,
             Rejection::WaitTimeout { .. } => &mut self.timed_out,
             Rejection::Cancelled => &mut self.cancelled,
-            Rejection::WouldMissDeadline { .. }
-            | Rejection::UnknownTenant { .. }
+            Rejection::WouldMissDeadline { .. } => &mut self.would_miss_deadline,
+            Rejection::UnknownTenant { .. }
             | Rejection::UnknownModel { .. }
             | Rejection::NoNode { .. }
             | Rejection::Failed { .. } => &mut self.rejected,

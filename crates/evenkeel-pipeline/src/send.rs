@@ -307,6 +307,13 @@ impl OptimizedLoadManager {
         self.schedule_node(attempt.node);
     }
 
+    /// Charges a tenant for the work that a node did before the attempt failed.
+    pub(crate) fn charge_failed(&mut self, request: RequestId, cost: Cost) {
+        if let Some(record) = self.requests.get(request).filter(|_| cost > Cost::ZERO) {
+            self.wait_queue.charge_failed(record, cost);
+        }
+    }
+
     /// Retries a failed request on another node, or ends it.
     pub(crate) fn retry(&mut self, request: RequestId, failure: AttemptFailure) {
         match self.reserve_retry(request) {

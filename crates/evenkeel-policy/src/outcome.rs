@@ -5,6 +5,7 @@
 use core::fmt;
 use core::time::Duration;
 
+use crate::cost::Cost;
 use crate::estimate::Outcome;
 use crate::score::ChoiceReason;
 
@@ -40,6 +41,16 @@ pub enum AttemptFailure {
         /// The node's `Retry-After`.
         retry_after: Option<Duration>,
     },
+}
+
+impl AttemptFailure {
+    /// Returns the charge for an attempt without a response: the cost reported so far, if the node accepted the request.
+    pub fn charge(self, reported: Cost) -> Cost {
+        match self {
+            Self::Unreachable | Self::Busy { .. } => Cost::ZERO,
+            Self::TimedOut | Self::BadResponse => reported,
+        }
+    }
 }
 
 impl fmt::Display for AttemptFailure {

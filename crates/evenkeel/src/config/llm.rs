@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use evenkeel_llm::usage::CachedCost;
 use evenkeel_llm::{Concurrency, HealthOptions, LlmOptions, NodeOptions, PassOptions};
 use evenkeel_pipeline::{AffinityOptions, BreakerOptions, PipelineLimits, PipelineOptions, RetryOptions};
 use evenkeel_policy::concurrency_limit::LimitConfig;
@@ -49,6 +50,8 @@ pub(super) fn read(
     let first_byte_max =
         section.optional_within("first_byte_max_secs", Float(0.001)..=DAY_SECS).map(Float::as_secs);
     let pass = read_pass(section);
+    let cached_cost = Float(CachedCost::default().as_f64());
+    let cached_cost = CachedCost::new(section.within("cached_cost", cached_cost, Float(0.0)..=Float(1.0)).0);
     let health = read_health(&mut section.section("health"));
     let pipeline = PipelineOptions {
         limits: read_limits(&mut section.section("limits")),
@@ -67,7 +70,7 @@ pub(super) fn read(
     }
     let nodes = nodes.into_iter().map(|(_, node)| node).collect();
     LlmConfig {
-        options: LlmOptions { pipeline, health, adaptive, first_byte_max, pass, nodes },
+        options: LlmOptions { pipeline, health, adaptive, first_byte_max, pass, cached_cost, nodes },
         ca_file_origin: ca_file.as_ref().map_or(ValueSource::Default, |setting| setting.origin.clone()),
         ca_file: ca_file.map(|setting| setting.value),
     }
@@ -283,6 +286,7 @@ pub(crate) fn nodes_to_toml(stored: &StoredNodes) -> String {
             ("weight", Float(node.weight.as_f64()).to_json()),
             ("api_key", json!(node.api_key.as_ref().map(Secret::expose))),
             ("extra_paths", json!((!node.extra_paths.is_empty()).then_some(&node.extra_paths))),
+            ("inject_stream_options", json!((!node.inject_stream_options).then_some(false))),
         ];
         let settings = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         text.push_str(&table_to_toml("nodes", &settings));
@@ -364,6 +368,7 @@ fn read_node(table: &mut Section<'_>, origin: &ValueSource, links: Option<&[Link
         weight: table.read("weight", Weight::ONE).value,
         api_key: table.optional::<Secret<String>>("api_key").map(|setting| setting.value),
         extra_paths: read_extra_paths(table),
+        inject_stream_options: table.read("inject_stream_options", true).value,
     }
 }
 
@@ -404,6 +409,7 @@ fn parse_node_flag(text: &str) -> Result<NodeOptions, String> {
         weight: Weight::ONE,
         api_key: None,
         extra_paths: Vec::new(),
+        inject_stream_options: true,
     })
 }
 
