@@ -3,7 +3,6 @@
 use super::*;
 use evenkeel_llm::Concurrency;
 use evenkeel_policy::backpressure::LoadManagerConfig;
-use evenkeel_policy::score::SelectionPolicy;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_server::api_key::KeyHash;
@@ -391,16 +390,6 @@ fn the_effective_configuration_reads_as_the_same_configuration() {
     assert_eq!(first.effective.differences(&second.effective), Vec::<String>::new());
     assert_eq!(format!("{:?}", first.llm), format!("{:?}", second.llm));
     assert_eq!(first.server.tls, second.server.tls);
-}
-
-#[test]
-fn the_chooser_selects_how_nodes_are_compared() {
-    let policy = |text: &str| read(text).llm.options.pipeline.selection;
-    assert!(matches!(policy(""), SelectionPolicy::HotCold(_)));
-    assert!(matches!(policy("[llm]\nchooser = 'hot_cold'\n"), SelectionPolicy::HotCold(_)));
-    assert!(matches!(policy("[llm]\nchooser = 'score'\n"), SelectionPolicy::Score(_)));
-    let error = Config::read(&sources("[llm]\nchooser = 'scores'\n", &[])).unwrap_err().to_string();
-    assert!(error.contains("chooser must be \"hot_cold\" or \"score\""), "{error}");
 }
 
 #[test]
