@@ -9,6 +9,7 @@ use evenkeel_pipeline::{
 };
 use evenkeel_policy::time::Duration;
 use evenkeel_server::api_error::ApiError;
+use evenkeel_server::audit_trail::AuditScope;
 use evenkeel_server::body::Response;
 use evenkeel_server::route::{
     ErrorFormat, Handler, RateLimit, Route, RouteError, Routes, ServerRequest, handler,
@@ -240,7 +241,14 @@ impl LlmApi {
 }
 
 fn tenant_route(method: Method, handler: Handler, error_format: ErrorFormat) -> Route {
-    Route { method, access: Access::Tenant, rate_limit: RateLimit::Server, handler, error_format }
+    Route {
+        method,
+        access: Access::Tenant,
+        rate_limit: RateLimit::Server,
+        handler,
+        error_format,
+        audit: AuditScope::All,
+    }
 }
 
 impl fmt::Debug for LlmApi {

@@ -20,7 +20,7 @@ pub struct NodeStore(StoredNodes);
 impl NodeStore {
     /// Reads the nodes file; empty if it does not exist.
     pub fn read(data_dir: &Path) -> Result<Self, NodeStoreError> {
-        match DataDir::read(data_dir, FILE)? {
+        match DataDir::read_private(data_dir, FILE)? {
             Some(text) => Ok(Self(read_nodes(&data_dir.join(FILE).to_string_lossy(), &text)?)),
             None => Ok(Self::default()),
         }
