@@ -246,7 +246,9 @@ async fn a_failed_attempt_is_charged_its_prompt_and_a_refusal_nothing() {
     for (status, is_charged) in [(500, true), (429, false)] {
         let faulty = Engine::reply_always_with(move |received| received.reply(status, &[], "")).await;
         let gateway = Gateway::with_nodes(vec![node("a", &faulty, 1)]).await;
-        let response = gateway.post(CHAT, &request(CHAT, false)).await;
+        // A refused request waits for the end of its node's cooldown.
+        let deadline = [("x-request-timeout-ms", "1000")];
+        let response = gateway.post_with(CHAT, &deadline, &request(CHAT, false)).await;
         assert_ne!(response.status, 200);
         gateway.wait_until_idle().await;
         let served = gateway.status().await["tenants"][0]["served_cost"].as_u64().unwrap();

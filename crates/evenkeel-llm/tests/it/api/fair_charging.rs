@@ -10,7 +10,7 @@ use super::engine::{BodySender, Engine, EngineRequest, events};
 use super::harness::{Gateway, node, tenant};
 
 /// Tokens that the engine generates in all.
-const TOKENS: u64 = 60_000;
+const TOKENS: u64 = 120_000;
 const CLIENTS: usize = 12;
 const WORDS: [&str; 8] = ["the", " keel", " keeps", " a", " boat", " even", " while", " sailing"];
 
@@ -102,10 +102,12 @@ async fn run_client(gateway: Arc<Gateway>, name: &'static str, seed: u64, genera
             return;
         }
         let kind = if name == "plain" { "plain" } else { kinds[(turn % 5) as usize] };
-        let count = 40 + turn * 37 % 120;
+        // Charged by a forecast, the tenant with the longer responses would get more.
+        let length = if name == "plain" { 6 } else { 1 };
+        let count = length * (40 + turn * 37 % 120);
         // Every other request of the heavy tenant is a stream; reasoning and log probabilities are always streamed.
         let is_stream = name == "heavy" && (turn % 2 == 0 || matches!(kind, "logprobs" | "reasoning"));
-        let mut body = json!({"model": "m", "stream": is_stream, "max_tokens": 500,
+        let mut body = json!({"model": "m", "stream": is_stream, "max_tokens": 1_000,
             "metadata": {"user_id": format!("{kind}-{count}")}});
         let path = match kind {
             "messages" => "/v1/messages",
