@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use evenkeel_policy::account::AccountNumber;
+use evenkeel_policy::class::{Class, ClassRule};
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::interner::Interner;
 use evenkeel_policy::time::Instant;
@@ -57,6 +58,10 @@ pub struct TenantSettings {
     pub tpm: Option<u64>,
     /// Requests in flight; `None` means no limit.
     pub concurrency_max: Option<u32>,
+    /// Class of requests that name none; see [`class_rule`](Self::class_rule).
+    pub priority: Option<Class>,
+    /// Highest class of a request.
+    pub priority_max: Option<Class>,
     /// Allowed models; empty means all.
     pub models: Vec<String>,
     pub sql: TenantSql,
@@ -67,6 +72,14 @@ pub struct TenantSettings {
     /// Number that names the tenant's queues, drawn once and never reused; `None` means that it owns no queues.
     pub account: Option<AccountNumber>,
     pub state: TenantState,
+}
+
+impl TenantSettings {
+    /// Returns the classes that the tenant's requests may have; the configuration rejects a `priority` above
+    /// `priority_max`.
+    pub fn class_rule(&self) -> ClassRule {
+        ClassRule::new(self.priority, self.priority_max).unwrap_or_default()
+    }
 }
 
 /// Settings of a tenant for the SQL API.

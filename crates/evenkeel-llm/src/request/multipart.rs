@@ -59,6 +59,8 @@ fn parse(content_type: &[u8], body: &Bytes) -> Result<LlmRequest, ApiError> {
         output_tokens_max: None,
         output_tokens_exact: None,
         affinity: None,
+        session: None,
+        class: None,
         splice: None,
     })
 }

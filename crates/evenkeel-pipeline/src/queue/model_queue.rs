@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use evenkeel_policy::backpressure;
+use evenkeel_policy::class::TenantFlow;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::drr::DrrScheduler;
 use evenkeel_policy::id::{Key, RequestId, TenantId};
@@ -16,7 +17,7 @@ use super::busy_throughput::{BusyThroughput, QueueLoad};
 use super::charge_ahead::ChargeAhead;
 use super::tenant_queue::TenantQueue;
 use super::{QueueEnd, key};
-use crate::accept::{Arrival, RequestRecord, TenantFlow};
+use crate::accept::{Arrival, RequestRecord};
 use crate::admit::AdmissionControl;
 
 /// Requests waiting for one model, at one priority.

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_policy::class::{Class, ClassShares};
+use evenkeel_policy::class::{Class, ClassShares, SessionId, TenantFlow};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::drr::{KeyStatus, Settlement, TenantDrr, WeightedKey};
 use evenkeel_policy::id::{Key, RequestId, TenantId};
@@ -23,7 +23,7 @@ use evenkeel_policy::weight::Weight;
 
 use super::QueueEnd;
 use super::flow_queue::{FlowQueue, Removed};
-use crate::accept::{RequestRecord, SessionId, TenantFlow};
+use crate::accept::RequestRecord;
 use crate::audit::check;
 
 /// Requests of one tenant for one model that wait or are in flight.

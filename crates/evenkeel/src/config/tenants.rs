@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use evenkeel_policy::class::{Class, ClassRule};
 use evenkeel_policy::weight::Weight;
 use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::tenant::{ACT_FOR_ALL, KEYS_MAX, TenantSettings, TenantState, Tenants, TenantsError};
@@ -9,7 +10,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::effective::toml_value;
 use super::llm::check_name;
-use super::reader::Section;
+use super::reader::{Section, SourcedValue};
 use super::source::ValueSource;
 use super::sql::{KnownDatasources, SessionSettings, read_tenant_sql};
 use super::value::{ConfigValue as _, Float, Integer};
@@ -88,6 +89,7 @@ fn read_tenant(
     let rpm = table.optional_within("rpm", PER_MINUTE).map(Integer::as_u64);
     let tpm = table.optional_within("tpm", PER_MINUTE).map(Integer::as_u64);
     let concurrency_max = table.optional_within("concurrency_max", CONCURRENCY).map(Integer::as_u32);
+    let (priority, priority_max) = read_priority(table);
     let models = table.read("models", Vec::<String>::new());
     if models.value.len() > MODELS_MAX || models.value.iter().any(String::is_empty) {
         table.error(
@@ -113,6 +115,8 @@ fn read_tenant(
         rpm,
         tpm,
         concurrency_max,
+        priority,
+        priority_max,
         models: models.value,
         sql,
         act_for,
@@ -120,6 +124,27 @@ fn read_tenant(
         account: None,
         state,
     })
+}
+
+/// Reads the class of requests that name none, and the highest class.
+fn read_priority(table: &mut Section<'_>) -> (Option<Class>, Option<Class>) {
+    let priority = read_class(table, "priority");
+    let priority_max = read_class(table, "priority_max");
+    if let Err(error) = ClassRule::new(priority.value, priority_max.value) {
+        table.error(&priority.origin, error);
+    }
+    (priority.value, priority_max.value)
+}
+
+fn read_class(table: &mut Section<'_>, key: &'static str) -> SourcedValue<Option<Class>> {
+    let Some(name) = table.optional::<String>(key) else {
+        return SourcedValue { value: None, origin: ValueSource::Default };
+    };
+    let class = name.value.parse::<Class>();
+    if class.is_err() {
+        table.error(&name.origin, format!("{key} must be one of {}, not {:?}", Class::NAMES, name.value));
+    }
+    SourcedValue { value: class.ok(), origin: name.origin }
 }
 
 /// Reads the hashes of a tenant's keys.
@@ -168,6 +193,8 @@ pub fn describe(tenant: &TenantSettings) -> Map<String, Json> {
         ("rpm", json!(tenant.rpm)),
         ("tpm", json!(tenant.tpm)),
         ("concurrency_max", json!(tenant.concurrency_max)),
+        ("priority", json!(tenant.priority.map(Class::name))),
+        ("priority_max", json!(tenant.priority_max.map(Class::name))),
         ("models", json!(tenant.models)),
         ("datasources", json!(tenant.sql.datasources)),
         ("role", json!(tenant.sql.role)),

@@ -7,6 +7,7 @@ mod bodies;
 mod busy;
 mod check;
 mod checks;
+mod classes;
 mod cli;
 mod clients;
 mod cluster;
