@@ -1,7 +1,7 @@
-//! Class and session of a request within its tenant, from its headers, its body and its tenant's settings.
+//! Class and session of a request within its tenant, from its headers, its body, its key and its tenant's settings.
 //!
 //! Guarantees: an invalid `x-evenkeel-priority` or `x-evenkeel-session` is an error, never a default. A request's class
-//! is at most its tenant's `priority_max`.
+//! is at most its tenant's `priority_max` and its key's `priority`.
 
 use evenkeel_policy::class::{Class, SessionId, TenantFlow};
 use evenkeel_server::api_error::ApiError;
@@ -57,7 +57,7 @@ impl FlowHeaders {
     pub(crate) fn flow(&self, tenant: &Tenant, request: &LlmRequest) -> TenantFlow {
         TenantFlow {
             session: self.session.or(request.session),
-            class: tenant.settings.class_rule().class(self.class.or(request.class)),
+            class: tenant.class_rule().class(self.class.or(request.class)),
         }
     }
 }

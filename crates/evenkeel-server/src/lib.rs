@@ -31,8 +31,10 @@ pub mod sending;
 mod service;
 pub mod sigv4;
 pub mod tenant;
+pub mod tenant_key;
 mod timer;
 pub mod tls;
+pub mod unix_seconds;
 
 /// Compiles the README's example.
 #[cfg(doctest)]

@@ -36,6 +36,10 @@ const CONNECTIONS_REFUSED_TOTAL: MetricDesc = MetricDesc::new(
     "evenkeel_connections_refused_total",
     "connections and requests that were refused because every connection had a request in flight",
 );
+const CONNECTIONS_ADDRESS_LIMITED_TOTAL: MetricDesc = MetricDesc::new(
+    "evenkeel_connections_address_limited_total",
+    "connections from an address that had connections_per_address_max: an idle one was closed, or the new one refused",
+);
 const ACCEPT_ERRORS_TOTAL: MetricDesc = MetricDesc::new(
     "evenkeel_accept_errors_total",
     "connections that could not be accepted, for example for lack of file descriptors",
@@ -86,6 +90,7 @@ pub(crate) struct ConnectionMetrics {
     pub(crate) open: Gauge,
     pub(crate) evicted: Counter,
     pub(crate) refused: Counter,
+    pub(crate) address_limited: Counter,
     pub(crate) accept_errors: Counter,
 }
 
@@ -103,6 +108,7 @@ impl ServerMetrics {
             open: registry.gauge(CONNECTIONS)?,
             evicted: registry.counter(CONNECTIONS_EVICTED_TOTAL)?,
             refused: registry.counter(CONNECTIONS_REFUSED_TOTAL)?,
+            address_limited: registry.counter(CONNECTIONS_ADDRESS_LIMITED_TOTAL)?,
             accept_errors: registry.counter(ACCEPT_ERRORS_TOTAL)?,
         };
         let bodies = BodyMetrics {

@@ -127,7 +127,7 @@ impl RequestService {
         let route = route?;
         self.auth.check_site(route.access, request.headers(), request.uri())?;
         let caller = self.auth.caller(route.access, request.headers(), client.peer)?;
-        let is_privileged = || matches!(caller, Caller::Admin) || PROBES.contains(&request.uri().path());
+        let is_privileged = || matches!(caller, Caller::Admin(_)) || PROBES.contains(&request.uri().path());
         if client.connection.class == ConnectionClass::Reserved && !is_privileged() {
             client.connection.count_refused();
             return Err(ApiError::ConnectionsFull);

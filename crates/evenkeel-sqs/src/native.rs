@@ -118,7 +118,7 @@ impl Native {
     fn queue(&self, caller: &Caller, name: &str, operation: Operation) -> Result<Queue, ApiError> {
         let queue = self.queue_ref(name).and_then(|queue| self.sqs.find(caller, queue, operation));
         queue.ok_or_else(|| match caller {
-            Caller::Admin => self.no_queue_but(name),
+            Caller::Admin(_) => self.no_queue_but(name),
             Caller::Tenant(_) | Caller::Public => no_queue(name),
         })
     }
@@ -167,7 +167,7 @@ fn route_error(parts: &[&str]) -> ApiError {
 /// Rejects callers that are not administrators.
 fn check_admin(request: &ServerRequest) -> Result<(), ApiError> {
     match request.caller {
-        Caller::Admin => Ok(()),
+        Caller::Admin(_) => Ok(()),
         Caller::Public | Caller::Tenant(_) => Err(ApiError::AdminOnly),
     }
 }

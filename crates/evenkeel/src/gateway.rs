@@ -10,6 +10,7 @@ mod actor_metrics;
 mod api;
 mod cluster;
 mod dispatch;
+mod last_uses;
 mod links;
 mod listeners;
 mod nodes;
@@ -47,8 +48,9 @@ use thiserror::Error;
 use tokio::time::sleep;
 
 use crate::admin_key::{self, AdminKeyError};
-use crate::config::{Config, ConfigErrors, TelemetryConfig};
+use crate::config::{Config, ConfigErrors};
 use crate::data_dir::{DataDir, DataDirError, ServerUrls};
+use crate::key_use::KeyUses;
 use crate::node_store::NodeStore;
 use crate::sqs_key::SqsKeyError;
 use crate::tenant_store::{TenantChange, TenantStore, TenantStoreError};
@@ -131,16 +133,17 @@ impl Gateway {
         listeners.set_metrics(&ServerMetrics::new(&registry)?);
         let router = RouterMetrics::new(&registry)?;
         let path_metrics = PathMetrics::new(&registry)?;
-        let (observer, exporter) = observer(&config.telemetry, &registry, &router, &path_metrics, &roots)?;
+        let (observer, exporter) = observer(&config, &registry, &router, &path_metrics, &roots)?;
         let links = GatewayLinks::new(&config, path_metrics);
         for link in loaded_links {
             links.start(link)?;
         }
         config.llm.options.pipeline.seed = random_seed();
         let pool = config.llm.options.pipeline.load.connection_pool;
-        let upstream = Upstream::new(pool, roots.clone()).with_links(links.table());
+        let client = |pool, roots| Upstream::new(pool, roots).with_link_local(server.link_local);
+        let upstream = client(pool, roots.clone()).with_links(links.table());
         // Webhooks have their own pool, so that their connections do not count in the metrics of nodes.
-        let webhooks = WebhookClient::new(Upstream::new(pool, roots.clone()), pool.request_timeout);
+        let webhooks = WebhookClient::new(client(pool, roots.clone()), pool.request_timeout);
         let llm = LlmApi::new(config.llm.options.clone(), upstream, Arc::new(observer))?;
         llm.set_tenants(&auth.tenants().all())?;
         let queue = QueueApi::open(&config, &data_dir, auth.clone(), &registry).await?;
@@ -159,6 +162,8 @@ impl Gateway {
         let core =
             Arc::new(Core { auth, llm, queue, sql, cluster, links, registry, router, readiness, tls, state });
         core.restore_nodes();
+        core.restore_last_uses();
+        tokio::spawn(last_uses::store_regularly(Arc::downgrade(&core)));
         // Starts after the nodes are restored, because a job for a model that no node serves fails.
         let dispatcher = core.start_dispatcher(webhooks, queues_max)?;
         let routes = core.routes(metrics_access)?;
@@ -221,6 +226,7 @@ impl Gateway {
             tracing::warn!(target: "evenkeel", %error, "could not remove the server's URL from the data directory");
         }
         let (report, ()) = tokio::join!(self.serving.stop(), self.dispatcher.stop(server.limits.drain_max));
+        last_uses::store(self.core.clone(), KeyUses::default()).await;
         self.core.queue.queues.shutdown().await;
         self.core.sql.close().await;
         self.core.links.close().await;
@@ -363,18 +369,19 @@ fn random_seed() -> u64 {
 
 /// Creates the event sink of the LLM API, and the exporter of traces if one is configured.
 fn observer(
-    telemetry: &TelemetryConfig,
+    config: &Config,
     registry: &Registry,
     router: &RouterMetrics,
     paths: &PathMetrics,
     roots: &TlsRoots,
 ) -> Result<(Observer, Option<Exporter>), RegisterError> {
+    let telemetry = &config.telemetry;
     let observer = Observer::new(registry, "llm", telemetry.metric_limits, telemetry.request_log)?;
     let observer = observer.with_router(router.clone()).with_paths(paths.clone());
     let Some(traces) = telemetry.traces.clone() else { return Ok((observer, None)) };
     let tracer = Arc::new(Tracer::new(registry, traces.options)?);
     let observer = observer.with_tracer(tracer.clone());
-    Ok((observer, Some(Exporter::start(tracer, traces, roots.clone()))))
+    Ok((observer, Some(Exporter::start(tracer, traces, roots.clone(), config.server.link_local))))
 }
 
 /// Error when changing the tenants.

@@ -9,6 +9,7 @@ pub mod config;
 pub mod data_dir;
 pub mod demo;
 pub mod gateway;
+pub mod key_use;
 pub mod link_page;
 pub mod node_store;
 pub mod sqs_key;

@@ -248,7 +248,8 @@ fn a_session_is_the_user_before_the_conversation() {
     let session = |fields: Value| chat(fields).unwrap().session;
     let amy = session(json!({"user": "amy"}));
     assert!(amy.is_some() && amy != session(json!({"user": "ben"})));
-    let cached = json!({"prompt_cache_key": "c1", "user": "amy", "metadata": {"user_id": "m"}, "conversation": "c"});
+    let cached =
+        json!({"prompt_cache_key": "c1", "user": "amy", "metadata": {"user_id": "m"}, "conversation": "c"});
     assert_eq!(session(cached), amy);
     assert_eq!(session(json!({"safety_identifier": "amy"})), amy);
     let metadata = session(json!({"metadata": {"user_id": "m"}}));

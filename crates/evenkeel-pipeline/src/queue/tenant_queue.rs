@@ -160,15 +160,15 @@ impl TenantQueue {
         key
     }
 
-    /// Starts to schedule the flows. Those that exist have had their turn, so that a new one is served first.
+    /// Starts to schedule the flows. The one that exists has had its turn, so that a new one is served first.
     fn contest(&mut self) {
         self.is_contested = true;
-        for index in 0..self.flows.len() {
-            if self.flows[index].queued_len() > 0 {
-                let key = Key(index as u32);
-                self.schedule(key);
-                self.drr.consume_deficit(key, Cost(1));
-            }
+        let Some(key) = self.keys.values().next().copied() else { return };
+        self.schedule(key);
+        self.drr.consume_deficit(key, Cost(1));
+        if self.flows[key.index()].queued_len() == 0 {
+            // Its requests in flight are settled later.
+            self.drr.remove_key(key);
         }
     }
 

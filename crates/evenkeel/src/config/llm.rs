@@ -11,7 +11,7 @@ use evenkeel_policy::concurrency_limit::LimitConfig;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
-use evenkeel_upstream::Origin as NodeOrigin;
+use evenkeel_upstream::{LinkLocalError, LinkLocalPolicy, Origin as NodeOrigin};
 use http::{HeaderName, Uri};
 use serde_json::{Value as Json, json};
 
@@ -44,6 +44,7 @@ pub(super) fn read(
     pipeline: PipelineOptions,
     node_flags: &[String],
     links: &[LinkSettings],
+    link_local: LinkLocalPolicy,
 ) -> LlmConfig {
     let ca_file = section.optional::<PathBuf>("ca_file");
     let first_byte_max =
@@ -60,6 +61,12 @@ pub(super) fn read(
     };
     let adaptive = read_adaptive(&mut section.section("adaptive"));
     let nodes = read_nodes(section, node_flags, pipeline.limits.nodes_max, links);
+    for (origin, node) in &nodes {
+        if let Err(error) = check_addresses(node, link_local) {
+            section.error(origin, format_args!("node {:?}: {error}", node.name));
+        }
+    }
+    let nodes = nodes.into_iter().map(|(_, node)| node).collect();
     LlmConfig {
         options: LlmOptions { pipeline, health, adaptive, first_byte_max, pass, nodes },
         ca_file_origin: ca_file.as_ref().map_or(ValueSource::Default, |setting| setting.origin.clone()),
@@ -209,7 +216,7 @@ fn read_nodes(
     node_flags: &[String],
     nodes_max: usize,
     links: &[LinkSettings],
-) -> Vec<NodeOptions> {
+) -> Vec<(ValueSource, NodeOptions)> {
     let mut nodes: Vec<(ValueSource, NodeOptions)> = Vec::new();
     for (origin, mut table) in section.sections("nodes") {
         let node = read_node(&mut table, &origin, Some(links));
@@ -225,7 +232,16 @@ fn read_nodes(
     if let Some((origin, _)) = nodes.get(nodes_max) {
         section.error(origin, format!("more than {nodes_max} nodes; raise nodes_max in [llm.limits]"));
     }
-    nodes.into_iter().map(|(_, node)| node).collect()
+    nodes
+}
+
+/// Rejects a node with a URL whose host is a link-local or metadata address.
+///
+/// The other side of a link decides which addresses it connects to.
+pub(crate) fn check_addresses(node: &NodeOptions, policy: LinkLocalPolicy) -> Result<(), LinkLocalError> {
+    let urls = node.paths.iter().filter(|_| node.via.is_none());
+    // The other errors of a URL are reported where it is read.
+    urls.filter_map(|url| NodeOrigin::parse(url).ok()).try_for_each(|origin| origin.check_literal(policy))
 }
 
 /// Contents of the stored nodes file.
@@ -413,7 +429,7 @@ fn check_url(url: &str) -> Result<(), String> {
 }
 
 /// Rejects names that would need percent-encoding in an API path, or are too long.
-pub(super) fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-@:".contains(c);
     if (1..=64).contains(&name.len()) && name.chars().all(is_allowed) {
         return Ok(());

@@ -2,6 +2,7 @@
 
 use std::net::TcpStream;
 
+use evenkeel_server::api_key::KeyHash;
 use evenkeel_sim_node::testing::{TestNode, chat, fast, read, stuck};
 use serde_json::{Value, json};
 
@@ -42,7 +43,8 @@ impl Team {
             return vec![];
         }
         let request = reply.json();
-        let texts = request["steps"].as_array().unwrap().iter().map(|step| step["text"].as_str().unwrap().to_owned());
+        let texts =
+            request["steps"].as_array().unwrap().iter().map(|step| step["text"].as_str().unwrap().to_owned());
         texts.collect()
     }
 
@@ -135,7 +137,10 @@ fn an_invalid_priority_or_session_is_rejected_with_the_valid_values() {
         ("x-evenkeel-priority: ", "x-evenkeel-priority must be one of high, normal and low"),
         ("x-evenkeel-priority: low\r\nx-evenkeel-priority: high", "x-evenkeel-priority is given twice"),
         ("x-evenkeel-session: ", "x-evenkeel-session must be 1 to 128 printable ASCII characters"),
-        (&format!("x-evenkeel-session: {long}"), "x-evenkeel-session must be 1 to 128 printable ASCII characters"),
+        (
+            &format!("x-evenkeel-session: {long}"),
+            "x-evenkeel-session must be 1 to 128 printable ASCII characters",
+        ),
     ] {
         let reply = send(&server, "team", &format!("{header}\r\n"), json!({}));
         assert_eq!(reply.status, 400, "{header}: {reply:?}");
@@ -151,7 +156,8 @@ fn a_tenants_priority_is_the_default_and_its_maximum_a_cap() {
     let node = TestNode::start(fast());
     let config = tenant("plain", "")
         + &tenant("batch", "priority = 'low'")
-        + &tenant("mixed", "priority = 'low'\npriority_max = 'normal'");
+        + &tenant("mixed", "priority = 'low'\npriority_max = 'normal'")
+        + &tenant("team", &low_key());
     let (dir, server) = start("classes-caps", &node, &config);
     let mut count = 0;
     let mut class = |tenant: &str, headers: &str, body: Value| {
@@ -173,6 +179,8 @@ fn a_tenants_priority_is_the_default_and_its_maximum_a_cap() {
     assert_eq!(class("batch", high, json!({})), "low");
     assert_eq!(class("mixed", "", json!({})), "low");
     assert_eq!(class("mixed", high, json!({})), "normal");
+    assert_eq!(class("team", high, json!({})), "high");
+    assert_eq!(class("team-nightly", high, json!({})), "low");
 }
 
 #[test]
@@ -194,6 +202,12 @@ fn openai_python_names_its_class_and_session() {
     assert_eq!(session("amy-in-another-conversation"), amy);
     assert_ne!(session("ben").1, amy.1);
     assert_eq!(session("nobody"), (false, None));
+}
+
+/// Returns a second key of a tenant, whose requests are low.
+fn low_key() -> String {
+    let hash = KeyHash::of("ek-team-nightly");
+    format!("[[tenants.keys]]\nname = 'nightly'\nhash = '{hash}'\npriority = 'low'")
 }
 
 fn start(name: &str, node: &TestNode, config: &str) -> (TestDir, ServerProcess) {
