@@ -8,6 +8,7 @@
 pub mod access_key;
 pub mod api_error;
 pub mod api_key;
+pub mod audit_trail;
 pub mod body;
 pub mod body_budget;
 pub mod cluster;

@@ -5,6 +5,7 @@
 
 pub mod accounts;
 pub mod admin_key;
+pub mod audit_file;
 pub mod config;
 pub mod data_dir;
 pub mod demo;

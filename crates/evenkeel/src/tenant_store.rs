@@ -6,6 +6,7 @@
 use std::fmt;
 use std::path::Path;
 
+use evenkeel_policy::account::AccountNumber;
 use evenkeel_policy::class::Class;
 use evenkeel_server::access_key::MasterKey;
 use evenkeel_server::api_key::{KeyHash, make_key};
@@ -21,9 +22,14 @@ use crate::config::{ConfigErrors, check_name, describe, fingerprint, read_tenant
 use crate::data_dir::{DataDir, DataDirError};
 
 const FILE: &str = "tenants.toml";
-/// Names that new tenants may not have: parts of paths, the label of further tenants in metrics, and the sender of
-/// administrators' messages. Tenants that have them are served.
-const RESERVED_NAMES: [&str; 4] = [".", "..", "other", "admin"];
+/// Names that new tenants may not have: parts of paths, the label of further tenants in metrics, the sender of
+/// administrators' messages, and the fairness key of messages without one. Tenants that have them are served.
+const RESERVED_NAMES: [&str; 5] = [".", "..", "other", "admin", "default"];
+
+/// Reports whether new tenants may not have a name: a reserved one, or one that reads as an account number.
+fn is_reserved(name: &str) -> bool {
+    RESERVED_NAMES.contains(&name) || name.parse::<AccountNumber>().is_ok()
+}
 
 /// All tenants: those in the config file and those added at run time.
 #[derive(Clone, Debug, Default)]
@@ -68,6 +74,29 @@ pub enum TenantChange {
     Remove {
         name: String,
     },
+}
+
+impl TenantChange {
+    /// Names the change for the audit log.
+    pub fn action(&self) -> &'static str {
+        match self {
+            Self::Add(_) => "add tenant",
+            Self::Set { .. } => "set tenant",
+            Self::AddKey { .. } => "add key",
+            Self::RemoveKey { .. } => "remove key",
+            Self::Rotate { .. } => "rotate keys",
+            Self::Remove { .. } => "remove tenant",
+        }
+    }
+
+    /// Returns the name of the tenant that is changed.
+    pub fn tenant(&self) -> &str {
+        match self {
+            Self::Add(tenant) => &tenant.name,
+            Self::AddKey { tenant, .. } | Self::RemoveKey { tenant, .. } => tenant,
+            Self::Set { name, .. } | Self::Rotate { name, .. } | Self::Remove { name } => name,
+        }
+    }
 }
 
 impl fmt::Display for TenantChange {
@@ -120,7 +149,7 @@ impl TenantStore {
     /// Logs a warning for each tenant with a name that new tenants may not have.
     pub fn warn_reserved_names(&self) {
         let tenants = self.configured.iter().chain(&self.added);
-        for tenant in tenants.filter(|tenant| RESERVED_NAMES.contains(&tenant.name.as_str())) {
+        for tenant in tenants.filter(|tenant| is_reserved(&tenant.name)) {
             tracing::warn!(target: "evenkeel", tenant = tenant.name, "this name is ambiguous in metrics, logs or paths, and new tenants may not have it; replace the tenant by one with another name");
         }
     }
@@ -147,6 +176,16 @@ impl TenantStore {
             Json::Object(settings)
         });
         json!({"tenants": described.collect::<Vec<_>>()})
+    }
+
+    /// Returns the settings of a tenant and the names of its keys as JSON, without settings that have no value.
+    pub fn describe_one(&self, name: &str) -> Option<Json> {
+        let tenant = self.configured.iter().chain(&self.added).find(|tenant| tenant.name == name)?;
+        let mut settings = describe(tenant);
+        settings.retain(|_, value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()));
+        let keys: Vec<&str> = tenant.keys.iter().map(|key| key.name.as_str()).collect();
+        settings.insert("keys".to_owned(), json!(keys));
+        Some(Json::Object(settings))
     }
 
     /// Returns the keys of a tenant as JSON, the oldest first; `last_use` knows when each was last used.
@@ -196,7 +235,7 @@ impl TenantStore {
                 if self.all().iter().any(|other| other.name == tenant.name) {
                     return Err(TenantStoreError::Exists { name: tenant.name });
                 }
-                if RESERVED_NAMES.contains(&tenant.name.as_str()) {
+                if is_reserved(&tenant.name) {
                     return Err(TenantsError::Reserved { name: tenant.name }.into());
                 }
                 let key = new_key()?;

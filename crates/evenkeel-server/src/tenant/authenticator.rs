@@ -1,7 +1,8 @@
 //! Authenticates the callers of a listener against the current tenant table.
 
-use core::net::SocketAddr;
-use std::sync::Arc;
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
 
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use tokio::time::sleep;
 use super::{Access, Caller, OPEN, Tenant, TenantSettings, Tenants, TenantsError};
 use crate::api_error::ApiError;
 use crate::api_key::{KeyHash, check_length, credential, has_credential};
+use crate::audit_trail::{AuditGuard, AuditSink};
 use crate::origin::{TrustedSites, is_api, is_local};
 use crate::unix_seconds::UnixSeconds;
 
@@ -41,7 +43,6 @@ pub struct InsecurePolicy {
 }
 
 /// Authenticates callers against the current tenant table.
-#[derive(Debug)]
 pub struct Authenticator {
     origin: std::time::Instant,
     tenants: RwLock<Arc<Tenants>>,
@@ -50,6 +51,7 @@ pub struct Authenticator {
     sites: TrustedSites,
     /// Notified after each reload.
     reloaded: watch::Sender<()>,
+    audit: OnceLock<AuditSink>,
 }
 
 impl Authenticator {
@@ -59,12 +61,24 @@ impl Authenticator {
         let origin = std::time::Instant::now();
         let tenants = RwLock::new(Arc::new(tenants));
         let sites = TrustedSites::default();
-        Ok(Self { origin, tenants, exposure, insecure, sites, reloaded: watch::Sender::new(()) })
+        let reloaded = watch::Sender::new(());
+        Ok(Self { origin, tenants, exposure, insecure, sites, reloaded, audit: OnceLock::new() })
     }
 
     /// Sets the names of this server and the sites whose pages may use it.
     pub fn with_sites(self, sites: TrustedSites) -> Self {
         Self { sites, ..self }
+    }
+
+    /// Sets the sink of audit records; only the first call has an effect.
+    pub fn set_audit_sink(&self, sink: AuditSink) {
+        self.audit.get_or_init(|| sink);
+    }
+
+    /// Begins an audit record; `None` without a sink.
+    pub fn audit(&self, address: IpAddr, request_id: String, action: String) -> Option<AuditGuard> {
+        let sink = self.audit.get()?.clone();
+        Some(AuditGuard::new(sink, address, request_id, action))
     }
 
     /// Returns the current time of the clock that all rate limits use.
@@ -201,6 +215,12 @@ impl Authenticator {
     fn admin(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let key = self.tenants().admin_key(credential(headers)?);
         key.map(Caller::Admin).ok_or(ApiError::AdminOnly)
+    }
+}
+
+impl fmt::Debug for Authenticator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authenticator").field("tenants", &self.tenants()).finish_non_exhaustive()
     }
 }
 

@@ -3,10 +3,12 @@
 mod tenant_key;
 
 use clap::{Args, Subcommand};
+use evenkeel::audit_file::AuditFile;
 use evenkeel::config::{Config, read_tenant};
 use evenkeel::data_dir::{DataDir, DataDirClaim};
 use evenkeel::sqs_key::master_key;
 use evenkeel::tenant_store::{OldKeys, TenantChange, TenantStore};
+use evenkeel_telemetry::Counter;
 use http::Method;
 use serde_json::{Map, Value, json};
 
@@ -312,8 +314,16 @@ fn apply(
     tenants: &TenantStore,
     change: TenantChange,
 ) -> Result<String, CliError> {
-    let (next, key) = tenants.apply(change, &config.server.admin_key_hashes)?;
-    next.write(data_dir)?;
+    let action = change.action();
+    let tenant = change.tenant().to_owned();
+    let audit = AuditFile::new(data_dir.path(), Counter::default());
+    let applied = tenants.apply(change, &config.server.admin_key_hashes);
+    let applied = applied.and_then(|(next, key)| next.write(data_dir).map(|()| (next, key)));
+    let error = applied.as_ref().err().map(ToString::to_string);
+    let after = applied.as_ref().ok().and_then(|(next, _)| next.describe_one(&tenant));
+    let user = format!("command line, uid {}", rustix::process::geteuid().as_raw());
+    audit.record_local(&user, action, json!({"tenant": tenant, "after": after}), error);
+    let (_, key) = applied?;
     Ok(key.map(|key| key.expose().clone()).unwrap_or_default())
 }
 

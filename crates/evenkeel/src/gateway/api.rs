@@ -6,6 +6,7 @@ use std::sync::Arc;
 use evenkeel_policy::class::Class;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::api_key::KeyHash;
+use evenkeel_server::audit_trail::AuditNote;
 use evenkeel_server::body::{self, Response};
 use evenkeel_server::percent;
 use evenkeel_server::route::{METRICS, RouteError, Routes, ServerRequest, handler};
@@ -120,7 +121,7 @@ async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiEr
     }
     let tenant = read_tenant(&settings).map_err(|errors| ApiError::invalid(errors.to_string()))?;
     let name = tenant.name.clone();
-    let key = change(core, TenantChange::Add(tenant)).await?;
+    let key = change(core, TenantChange::Add(tenant), call.audit.clone()).await?;
     Ok(json_response(StatusCode::CREATED, &with_key(&name, key)))
 }
 
@@ -158,7 +159,7 @@ async fn add_key(core: Arc<Core>, mut call: ServerRequest, tenant: String) -> Re
         None => None,
     };
     let change_keys = TenantChange::AddKey { tenant: tenant.clone(), name, expires_at, priority };
-    let key = change(core.clone(), change_keys).await?;
+    let key = change(core.clone(), change_keys, call.audit.clone()).await?;
     let mut response = with_key(&tenant, key);
     let hash = response["key"].as_str().map(KeyHash::of);
     let tenants = core.auth.tenants();
@@ -179,7 +180,7 @@ async fn rotate(core: Arc<Core>, mut call: ServerRequest, name: String) -> Resul
         Some(Value::Bool(true)) => OldKeys::Keep,
         Some(_) => return Err(ApiError::invalid("keep_old must be true or false")),
     };
-    let key = change(core, TenantChange::Rotate { name: name.clone(), old_keys }).await?;
+    let key = change(core, TenantChange::Rotate { name: name.clone(), old_keys }, call.audit.clone()).await?;
     Ok(json_response(StatusCode::OK, &with_key(&name, key)))
 }
 
@@ -206,7 +207,7 @@ fn keys(core: &Core, path: &str) -> Result<Response, ApiError> {
 async fn set(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
     let name = call.request.uri().path().strip_prefix(TENANT).ok_or(ApiError::NoRoute)?.to_owned();
     let settings = read_object(&mut call).await?;
-    change(core, TenantChange::Set { name: name.clone(), settings }).await?;
+    change(core, TenantChange::Set { name: name.clone(), settings }, call.audit.clone()).await?;
     Ok(json_response(StatusCode::OK, &json!({"name": name})))
 }
 
@@ -216,10 +217,15 @@ async fn remove(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiErr
     if let Some((tenant, key)) = name.split_once("/keys/") {
         let tenant = tenant.to_owned();
         let key = percent::decode(key).ok_or(ApiError::NoRoute)?;
-        change(core, TenantChange::RemoveKey { tenant: tenant.clone(), name: key.clone() }).await?;
+        change(
+            core,
+            TenantChange::RemoveKey { tenant: tenant.clone(), name: key.clone() },
+            call.audit.clone(),
+        )
+        .await?;
         return Ok(json_response(StatusCode::OK, &json!({"name": tenant, "key_name": key})));
     }
-    change(core, TenantChange::Remove { name: name.clone() }).await?;
+    change(core, TenantChange::Remove { name: name.clone() }, call.audit.clone()).await?;
     Ok(json_response(StatusCode::OK, &json!({"name": name})))
 }
 
@@ -237,8 +243,12 @@ pub(super) async fn read_object(call: &mut ServerRequest) -> Result<Map<String, 
 }
 
 /// Applies a change on a blocking thread, because it writes to disk.
-async fn change(core: Arc<Core>, change: TenantChange) -> Result<Option<Secret<String>>, ApiError> {
-    let changed = tokio::task::spawn_blocking(move || core.change_tenants(change)).await;
+async fn change(
+    core: Arc<Core>,
+    change: TenantChange,
+    audit: AuditNote,
+) -> Result<Option<Secret<String>>, ApiError> {
+    let changed = tokio::task::spawn_blocking(move || core.change_tenants(change, &audit)).await;
     changed.map_err(|_| ApiError::Internal)?.map_err(api_error)
 }
 

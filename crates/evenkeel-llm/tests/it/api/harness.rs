@@ -78,6 +78,7 @@ pub(crate) fn node(name: &str, url: &str, slots: u32) -> NodeOptions {
         weight: Weight::ONE,
         api_key: None,
         extra_paths: Vec::new(),
+        inject_stream_options: true,
     }
 }
 
