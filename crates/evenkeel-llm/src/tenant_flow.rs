@@ -6,7 +6,7 @@
 use evenkeel_policy::class::{Class, SessionId, TenantFlow};
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::tenant::Tenant;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::request::{LlmRequest, hash};
 
@@ -49,7 +49,7 @@ impl FlowHeaders {
             return Err(invalid(&SESSION, message));
         }
         let of_client = || CLIENT_SESSIONS.iter().find_map(|name| headers.get(name));
-        let session = session.or_else(|| of_client().map(|name| name.as_bytes()));
+        let session = session.or_else(|| of_client().map(HeaderValue::as_bytes));
         Ok(Self { class, session: session.filter(|name| !name.is_empty()).map(|name| SessionId(hash(name))) })
     }
 
@@ -69,7 +69,7 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u
     if values.next().is_some() {
         return Err(invalid(name, format!("{name} is given twice")));
     }
-    Ok(value.map(|value| value.as_bytes()))
+    Ok(value.map(HeaderValue::as_bytes))
 }
 
 fn is_session_name(name: &[u8]) -> bool {
@@ -84,7 +84,6 @@ fn invalid(name: &HeaderName, message: String) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
 
     #[test]
     fn the_class_is_one_of_three_names() {

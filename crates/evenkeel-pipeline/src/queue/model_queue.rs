@@ -20,8 +20,8 @@ use super::{QueueEnd, key};
 use crate::accept::{Arrival, RequestRecord};
 use crate::admit::AdmissionControl;
 
-/// Maximum number of spare tenant queues.
-const SPARE_MAX: usize = 16;
+/// Maximum number of idle tenant queues.
+const IDLE_QUEUES_MAX: usize = 16;
 
 /// Requests waiting for one model, at one priority.
 #[derive(Clone, Debug)]
@@ -30,10 +30,10 @@ pub(crate) struct ModelQueue {
     pub(crate) admission: AdmissionControl,
     pub(super) charge_ahead: ChargeAhead,
     tenant_queues: BTreeMap<TenantId, TenantQueue>,
-    /// Cloned to create a tenant queue if none is spare.
+    /// Cloned to create a tenant queue if none is idle.
     template: TenantQueue,
     /// Cleared tenant queues, which save allocations while requests do not wait.
-    spare: Vec<TenantQueue>,
+    idle: Vec<TenantQueue>,
     throughput: BusyThroughput,
 }
 
@@ -46,7 +46,7 @@ impl ModelQueue {
             charge_ahead: ChargeAhead::default(),
             tenant_queues: BTreeMap::new(),
             template,
-            spare: Vec::new(),
+            idle: Vec::new(),
             throughput,
         }
     }
@@ -99,7 +99,7 @@ impl ModelQueue {
     /// Returns the account of an arrival's flow, which the request holds until [`close_flow`](Self::close_flow).
     pub(super) fn open_flow(&mut self, arrival: &Arrival) -> Key {
         let tenant_queue = self.tenant_queues.entry(arrival.tenant);
-        let create = || self.spare.pop().unwrap_or_else(|| self.template.clone());
+        let create = || self.idle.pop().unwrap_or_else(|| self.template.clone());
         tenant_queue.or_insert_with(create).open(arrival.flow)
     }
 
@@ -109,10 +109,10 @@ impl ModelQueue {
             return;
         }
         if let Some(mut unused) = self.tenant_queues.remove(&tenant)
-            && self.spare.len() < SPARE_MAX
+            && self.idle.len() < IDLE_QUEUES_MAX
             && unused.clear()
         {
-            self.spare.push(unused);
+            self.idle.push(unused);
         }
     }
 

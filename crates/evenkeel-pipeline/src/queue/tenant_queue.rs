@@ -27,7 +27,7 @@ use crate::accept::RequestRecord;
 use crate::audit::check;
 
 /// Largest number of flows with which a cleared queue is kept.
-const SPARE_FLOWS_MAX: usize = 8;
+const IDLE_FLOWS_MAX: usize = 8;
 
 /// Requests of one tenant for one model that wait or are in flight.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ impl TenantQueue {
     /// Clears a queue without requests, so that it can serve another tenant; returns `false` if it has grown too large to
     /// be kept.
     pub(super) fn clear(&mut self) -> bool {
-        if SPARE_FLOWS_MAX < self.flows.len() || !self.drr.clear() {
+        if IDLE_FLOWS_MAX < self.flows.len() || !self.drr.clear() {
             return false;
         }
         self.free.clear();
