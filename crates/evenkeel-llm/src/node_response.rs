@@ -101,6 +101,9 @@ impl NodeResponse {
         read_ahead: Option<ReadAhead>,
     ) -> Response {
         reservation.trace.first_byte(self.status);
+        if !self.is_served {
+            slot.on_client_error();
+        }
         let whole = match (self.kind, &self.remainder) {
             (BodyKind::Json | BodyKind::Opaque, BodyRemainder::Nothing(complete)) => Some(*complete),
             (BodyKind::Events, BodyRemainder::Nothing(_)) | (_, BodyRemainder::Body(_)) => None,

@@ -145,8 +145,14 @@ fn limit_json(limit: LimitStatus) -> Value {
 }
 
 fn engine_json(load: EngineLoad, external: u32) -> Value {
-    let EngineLoad { running, waiting, cache_used } = load;
-    json!({"running": running, "waiting": waiting, "cache_used": cache_used, "external": external})
+    let EngineLoad { running, waiting, cache_used, uptime } = load;
+    json!({
+        "running": running,
+        "waiting": waiting,
+        "cache_used": cache_used,
+        "external": external,
+        "uptime_sec": uptime.map(|uptime| uptime.as_secs()),
+    })
 }
 
 fn path_json(urls: &[String], status: &PathStatus) -> Value {

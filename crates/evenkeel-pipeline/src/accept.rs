@@ -14,6 +14,8 @@ use evenkeel_policy::time::{Duration, Instant};
 
 pub(crate) use requests::Requests;
 
+use crate::pick_node::PromptCache;
+
 /// Priority of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
@@ -160,6 +162,8 @@ pub(crate) struct Attempt {
     pub(crate) since: Instant,
     /// The epoch of the node's concurrency limit in which it was sent.
     pub(crate) epoch: Epoch,
+    /// Expected state of the node's prompt cache.
+    pub(crate) prompt_cache: PromptCache,
     pub(crate) response: ResponseState,
     /// Amount charged to the tenant so far.
     pub(crate) charged: Cost,
@@ -173,5 +177,7 @@ pub(crate) struct Attempt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseState {
     Pending,
+    /// The response is a client error, which says nothing about the node's latency.
+    ClientError,
     Started,
 }

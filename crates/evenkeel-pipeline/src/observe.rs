@@ -16,8 +16,8 @@ use evenkeel_policy::time::{Duration, Instant};
 pub use status::{ClassStatus, ModelStatus, NodeStatus, PoolStats, Status, TenantStatus};
 
 use crate::OptimizedLoadManager;
-use crate::accept::Attempt;
-use crate::pick_node::{AdminState, BreakerState};
+use crate::accept::{Attempt, ResponseState};
+use crate::pick_node::{AdminState, BreakerState, SlotRequest};
 use crate::rejection::{Rejection, WaitResult};
 
 /// An event for the driver; [`Dispatch`](Self::Dispatch) is also an instruction.
@@ -201,8 +201,12 @@ impl OptimizedLoadManager {
     /// Records the first byte of a response for its node, path and circuit breaker.
     pub(crate) fn observe_first_byte(&mut self, request: RequestId, attempt: &Attempt) {
         let now = self.now;
+        let Some(arrival) = self.requests.get(request).map(|record| record.arrival) else { return };
         let Some(node) = self.nodes.get_mut(attempt.node) else { return };
-        node.on_latency(now, now.since(attempt.since));
+        if attempt.response != ResponseState::ClientError {
+            let work = SlotRequest::new(&arrival, attempt.prompt_cache, attempt.load);
+            node.on_latency(now, now.since(attempt.since), &work);
+        }
         node.cooldown.on_response(request);
         let breaker = node.breaker.on_response(now, request);
         let transition = attempt.path.and_then(|path| node.paths.on_probe(now, path, Probe::Reached));

@@ -14,8 +14,6 @@ use crate::score::ChoiceReason;
 pub enum PickReason {
     /// The affinity cache has the node, because it served an earlier request with the same affinity key.
     Cached,
-    /// Rendezvous hashing prefers the node for the request's affinity key, and the node's load is within its bound.
-    Preferred,
     /// The selection policy chose it.
     Chosen(ChoiceReason),
 }
@@ -24,7 +22,6 @@ impl fmt::Display for PickReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cached => f.write_str("affinity cache hit"),
-            Self::Preferred => f.write_str("preferred by affinity hash"),
             Self::Chosen(reason) => reason.fmt(f),
         }
     }

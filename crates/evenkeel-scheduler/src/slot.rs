@@ -136,6 +136,12 @@ impl SlotGuard {
         self.record_first_byte(handle, handle.scheduler.now());
     }
 
+    /// Records, before its first byte, that the response reports a client error: its latency counts for nothing.
+    pub fn on_client_error(&self) {
+        let Some(handle) = &self.handle else { return };
+        handle.scheduler.update(|pipeline, now| pipeline.handle_client_error(now, handle.request));
+    }
+
     /// Reports the cost of the request so far.
     pub fn report_cost(&mut self, so_far: Cost) {
         self.so_far = self.so_far.max(so_far);

@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand, value_parser};
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::time::Duration;
+use evenkeel_sim::choice::{self, ChoiceMode, choice_rows, run_choice};
 use evenkeel_sim::fairness::{SchedulingPolicy, measure, workloads};
 use evenkeel_sim::link::{LinkPlan, link_names, link_plan, run_link};
 use evenkeel_sim::redirect::{RedirectPlan, RedirectRule, redirect_names, redirect_plan, run_redirect};
@@ -22,7 +23,8 @@ Examples:
   evenkeel-sim run weights --seed 42
   evenkeel-sim run redirect-herding
   evenkeel-sim run link-failover
-  evenkeel-sim fairness";
+  evenkeel-sim fairness
+  evenkeel-sim choice";
 
 /// Maximum simulated time; the events of a longer run would not fit into the memory of a small machine.
 const SECONDS_MAX: u64 = 3_600;
@@ -58,6 +60,8 @@ enum Command {
     },
     /// Measure how far clients drift apart, compared with plain VTC and first come first served
     Fairness,
+    /// Measure how requests spread over nodes: beside a slow node, by weight, after a recovery, by conversation
+    Choice,
     /// List the scenarios
     List,
 }
@@ -114,6 +118,7 @@ fn execute(out: &mut impl Write, cli: &SimCli) -> Result<(), CliError> {
         }
         Command::Demo => show_demo(out, cli)?,
         Command::Fairness => show_fairness(out, cli.seed)?,
+        Command::Choice => show_choice(out, cli.seed)?,
         Command::Run { name } => {
             // The parser accepts only known names.
             if let Some(scenario) = by_name(name, cli.seed) {
@@ -184,6 +189,14 @@ fn show_fairness(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
         rows.push((workload, [ours, vtc, fifo]));
     }
     Ok(report::fairness(out, seed, &rows)?)
+}
+
+fn show_choice(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
+    let mut conversations = vec![];
+    for mode in [ChoiceMode::Stream, ChoiceMode::Whole] {
+        conversations.push((mode, run_choice(&choice::conversations(seed, mode))?));
+    }
+    Ok(report::choice(out, seed, &choice_rows(seed)?, &conversations)?)
 }
 
 fn with_duration(scenario: Scenario, cli: &SimCli) -> Scenario {

@@ -228,7 +228,7 @@ impl KneeSim {
             KneeEvent::Scrape => {
                 let running = self.running.len() as u32;
                 let waiting = self.queue.len() as u32;
-                let load = EngineLoad { running, waiting, cache_used: None };
+                let load = EngineLoad { running, waiting, ..EngineLoad::default() };
                 self.pipeline.handle_engine_load(now, NODE, Some(load));
                 self.event_queue.schedule(SCRAPE_INTERVAL, KneeEvent::Scrape);
             }

@@ -24,6 +24,8 @@ pub struct EngineLoad {
     pub waiting: u32,
     /// Fraction of the engine's KV cache in use, if it reports that.
     pub cache_used: Option<f64>,
+    /// Time since the engine's process started, if it reports that.
+    pub uptime: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug)]

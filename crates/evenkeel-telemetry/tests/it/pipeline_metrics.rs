@@ -204,7 +204,7 @@ fn each_step_of_a_history_is_displayed_as_a_phrase() {
             node: BOX,
             path: Some(PathId(2)),
             waited: SECOND,
-            reason: PickReason::Preferred,
+            reason: PickReason::Cached,
             attempt: 1,
         },
     );

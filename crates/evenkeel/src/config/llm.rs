@@ -7,6 +7,7 @@ use evenkeel_llm::usage::CachedCost;
 use evenkeel_llm::{Concurrency, HealthOptions, LlmOptions, NodeOptions, PassOptions};
 use evenkeel_pipeline::{AffinityOptions, BreakerOptions, PipelineLimits, PipelineOptions, RetryOptions};
 use evenkeel_policy::concurrency_limit::LimitConfig;
+use evenkeel_policy::score::{HotColdConfig, ScoreConfig, SelectionPolicy};
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
@@ -57,6 +58,7 @@ pub(super) fn read(
         retry: read_retry(&mut section.section("retry")),
         breaker: read_breaker(&mut section.section("breaker")),
         affinity: read_affinity(&mut section.section("affinity")),
+        selection: read_chooser(section),
         ..pipeline
     };
     let adaptive = read_adaptive(&mut section.section("adaptive"));
@@ -192,6 +194,15 @@ fn read_affinity(section: &mut Section<'_>) -> AffinityOptions {
         lookahead_max,
         skips_max: section.within("skips_max", skips, Integer(0)..=Integer(64)).as_u32(),
     }
+}
+
+/// Reads how the nodes are found that are about as good as the best.
+fn read_chooser(section: &mut Section<'_>) -> SelectionPolicy {
+    let choices = [
+        ("hot_cold", SelectionPolicy::HotCold(HotColdConfig::default())),
+        ("score", SelectionPolicy::Score(ScoreConfig::default())),
+    ];
+    section.one_of("chooser", "hot_cold", &choices)
 }
 
 fn read_nodes(
