@@ -4,10 +4,11 @@
 
 mod requests;
 
-use evenkeel_policy::concurrency_limit::Epoch;
+use evenkeel_policy::concurrency_limit::{Departure, PrefixCache, PromptClass};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{ModelId, NodeId, PathId, TenantId};
+use evenkeel_policy::outcome::PickReason;
 use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::time::{Duration, Instant};
 
@@ -62,6 +63,15 @@ impl Arrival {
     /// Returns the model queue that the request waits in.
     pub(crate) fn queue_id(&self) -> ModelQueueId {
         ModelQueueId { model: self.model, priority: self.priority }
+    }
+
+    /// Returns the class of its prompt; an affinity cache hit means that the node has seen the prompt's beginning.
+    pub(crate) fn prompt_class(&self, reason: PickReason) -> PromptClass {
+        let cache = match reason {
+            PickReason::Cached => PrefixCache::Warm,
+            PickReason::Preferred | PickReason::Chosen(_) => PrefixCache::Cold,
+        };
+        PromptClass::new(self.upfront.0, cache)
     }
 
     /// Reports whether the response is streamed, that is, whether progress is reported before its end.
@@ -137,8 +147,10 @@ pub(crate) struct Attempt {
     pub(crate) node: NodeId,
     pub(crate) path: Option<PathId>,
     pub(crate) since: Instant,
-    /// The epoch of the node's concurrency limit in which it was sent.
-    pub(crate) epoch: Epoch,
+    /// Circumstances under which it was sent, for the node's concurrency limit.
+    pub(crate) departure: Departure,
+    /// Time of the last report of output, or of the first byte; until then, the time at which it was sent.
+    pub(crate) reported_at: Instant,
     pub(crate) response: ResponseState,
     /// Amount charged to the tenant so far.
     pub(crate) charged: Cost,

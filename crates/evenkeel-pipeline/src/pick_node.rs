@@ -54,6 +54,7 @@ pub(crate) struct NodePool {
     limits: Limits,
     affinity: AffinityOptions,
     random: Random,
+    seed: u64,
     candidates: Vec<Candidate>,
     defaults: NodeDefaults,
     swrr: SwrrRules,
@@ -73,6 +74,7 @@ impl NodePool {
             },
             affinity: options.affinity,
             random: Random::new(options.seed),
+            seed: options.seed,
             candidates: Vec::new(),
             defaults: NodeDefaults {
                 typical_cost: options.quantum,
@@ -85,7 +87,7 @@ impl NodePool {
     }
 
     pub(crate) fn add(&mut self, now: Instant, spec: &NodeSpec) -> Result<NodeId, RegistryError> {
-        let capacity = Capacity::new(spec.slots)?;
+        let capacity = Capacity::new(spec.slots, self.seed ^ u64::from(self.next_id))?;
         let paths = Paths::new(&spec.paths, &self.swrr, self.path, now)?;
         let id = NodeId(self.next_id);
         self.next_id += 1;

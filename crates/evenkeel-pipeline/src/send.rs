@@ -12,6 +12,7 @@
 //! dispatch that sends nothing although a slot is free is O(nodes + tenants that wait).
 
 use evenkeel_policy::backpressure::retry_after;
+use evenkeel_policy::concurrency_limit::PromptClass;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::{Key, ModelId, NodeId, PathId, RequestId, TenantId};
 use evenkeel_policy::outcome::{AttemptFailure, PickReason};
@@ -201,8 +202,9 @@ impl OptimizedLoadManager {
         self.leave_queue(request);
         self.wait_queue.release_capacity(queue_id, tenant);
         self.wake(queue_id, passed_over);
-        let work = SlotRequest { tenant, model, request: arrival.request, cost: arrival.cost };
-        let epoch = self.nodes.get_mut(pick.node).map(|node| node.reserve_slot(now, request, &work));
+        let prompt = arrival.prompt_class(pick.reason);
+        let work = SlotRequest { tenant, model, request: arrival.request, cost: arrival.cost, prompt };
+        let departure = self.nodes.get_mut(pick.node).map(|node| node.reserve_slot(now, request, &work));
         self.schedule_node(pick.node);
         if let Some(affinity) = arrival.affinity {
             self.node_cache.record(now, (model, affinity), pick.node);
@@ -216,7 +218,8 @@ impl OptimizedLoadManager {
             node: pick.node,
             path,
             since: now,
-            epoch: epoch.unwrap_or_default(),
+            departure: departure.unwrap_or_default(),
+            reported_at: now,
             response: ResponseState::Pending,
             charged,
             load: arrival.cost,
@@ -237,8 +240,9 @@ impl OptimizedLoadManager {
         self.wait_queue.settle(arrival.queue_id(), arrival.tenant, attempt.charged, actual);
         let Some(node) = self.nodes.get_mut(attempt.node) else { return };
         let Arrival { tenant, model, request: kind, .. } = arrival;
-        let work = SlotRequest { tenant, model, request: kind, cost: attempt.load };
-        node.release_slot(request, &work);
+        let prompt = PromptClass::default();
+        let work = SlotRequest { tenant, model, request: kind, cost: attempt.load, prompt };
+        node.release_slot(self.now, request, &work, attempt.departure);
         if let Some(path) = attempt.path {
             node.paths.release(path);
         }

@@ -11,7 +11,10 @@ use evenkeel_policy::time::Duration;
 use evenkeel_sim::fairness::{SchedulingPolicy, measure, workloads};
 use evenkeel_sim::link::{LinkPlan, link_names, link_plan, run_link};
 use evenkeel_sim::redirect::{RedirectPlan, RedirectRule, redirect_names, redirect_plan, run_redirect};
-use evenkeel_sim::{AdmitPolicy, Scenario, ServiceOrder, SimError, by_name, demo, names, run};
+use evenkeel_sim::{
+    AdmitPolicy, EngineShape, Scenario, ServiceOrder, SimError, by_name, demo, knee_cells, measure_knee_cell,
+    names, run,
+};
 
 use crate::report;
 
@@ -22,7 +25,8 @@ Examples:
   evenkeel-sim run weights --seed 42
   evenkeel-sim run redirect-herding
   evenkeel-sim run link-failover
-  evenkeel-sim fairness";
+  evenkeel-sim fairness
+  evenkeel-sim capacity";
 
 /// Maximum simulated time; the events of a longer run would not fit into the memory of a small machine.
 const SECONDS_MAX: u64 = 3_600;
@@ -33,7 +37,7 @@ const SECONDS_MAX: u64 = 3_600;
 struct SimCli {
     #[command(subcommand)]
     command: Command,
-    /// Simulated seconds, at most 3600; fairness always simulates 600 [default: 60]
+    /// Simulated seconds, at most 3600; fairness always simulates 600, capacity 720 [default: 60]
     #[arg(long, global = true, value_name = "N", value_parser = value_parser!(u64).range(1..=SECONDS_MAX))]
     seconds: Option<u64>,
     /// Seed of the random numbers
@@ -58,6 +62,8 @@ enum Command {
     },
     /// Measure how far clients drift apart, compared with plain VTC and first come first served
     Fairness,
+    /// Measure how an adaptive concurrency limit finds the knee of engines of several shapes
+    Capacity,
     /// List the scenarios
     List,
 }
@@ -114,6 +120,7 @@ fn execute(out: &mut impl Write, cli: &SimCli) -> Result<(), CliError> {
         }
         Command::Demo => show_demo(out, cli)?,
         Command::Fairness => show_fairness(out, cli.seed)?,
+        Command::Capacity => show_capacity(out, cli.seed)?,
         Command::Run { name } => {
             // The parser accepts only known names.
             if let Some(scenario) = by_name(name, cli.seed) {
@@ -184,6 +191,17 @@ fn show_fairness(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
         rows.push((workload, [ours, vtc, fifo]));
     }
     Ok(report::fairness(out, seed, &rows)?)
+}
+
+fn show_capacity(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
+    for shape in [EngineShape::Slots, EngineShape::Shared, EngineShape::SharedDecode] {
+        let mut rows = vec![];
+        for cell in knee_cells(shape) {
+            rows.push((cell, measure_knee_cell(&cell, seed)?));
+        }
+        report::capacity(out, shape, seed, &rows)?;
+    }
+    Ok(())
 }
 
 fn with_duration(scenario: Scenario, cli: &SimCli) -> Scenario {

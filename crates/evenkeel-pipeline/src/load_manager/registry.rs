@@ -9,7 +9,7 @@ use evenkeel_policy::time::Instant;
 
 use crate::OptimizedLoadManager;
 use crate::observe::Event;
-use crate::pick_node::{AdminState, Capacity, Node, NodeSpec, Slots};
+use crate::pick_node::{AdminState, Node, NodeSpec, Slots};
 use crate::queue::TenantRule;
 
 impl OptimizedLoadManager {
@@ -49,9 +49,10 @@ impl OptimizedLoadManager {
     pub fn set_slots(&mut self, now: Instant, node: NodeId, slots: Slots) -> Result<(), RegistryError> {
         self.advance(now);
         self.check_node(node)?;
+        let seed = self.options.seed ^ u64::from(node.0);
         let known = self.nodes.get_mut(node).ok_or(RegistryError::UnknownNode { node })?;
         let before = known.slots();
-        known.capacity = Capacity::new(slots)?;
+        known.capacity.change(self.now, slots, seed)?;
         let has_grown = before < known.slots();
         if has_grown {
             self.wait_queue.reset_throughput(known.models());

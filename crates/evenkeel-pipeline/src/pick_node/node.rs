@@ -3,7 +3,7 @@
 //! Guarantees: a request is sent only while the node has a free slot; cached statistics are at most a second old when
 //! the node is chosen.
 
-use evenkeel_policy::concurrency_limit::Epoch;
+use evenkeel_policy::concurrency_limit::{Departure, PromptClass};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::{Ewma, Gains, LatencyWindow, Outcome, RatioWindow};
 use evenkeel_policy::id::{ModelId, NodeId, RequestId, TenantId};
@@ -170,15 +170,13 @@ impl Node {
     }
 
     /// Records the load reported by its engine; `None` when it stops reporting.
-    pub(crate) fn on_engine_load(&mut self, load: Option<EngineLoad>) {
+    pub(crate) fn on_engine_load(&mut self, now: Instant, load: Option<EngineLoad>) {
         self.engine = load;
-        if let Some(load) = load {
-            self.capacity.on_engine_queue(load.waiting, self.busy);
-        }
+        self.capacity.on_engine_load(now, load, self.busy);
     }
 
-    /// Reserves a slot; returns the epoch of the concurrency limit in which the request is sent.
-    pub(crate) fn reserve_slot(&mut self, now: Instant, request: RequestId, work: &SlotRequest) -> Epoch {
+    /// Reserves a slot; returns what the concurrency limit has to know when the response arrives.
+    pub(crate) fn reserve_slot(&mut self, now: Instant, request: RequestId, work: &SlotRequest) -> Departure {
         self.busy += 1;
         if work.request == RequestKind::BeginTx {
             self.transactions.reserve(work.tenant);
@@ -187,7 +185,7 @@ impl Node {
         self.last_model = Some(work.model);
         self.breaker.on_send(request);
         self.cooldown.on_send(now, request);
-        self.capacity.on_send(self.busy)
+        self.capacity.on_send(now, self.busy, work.prompt)
     }
 
     /// Replaces the estimated cost of a request in flight.
@@ -195,8 +193,15 @@ impl Node {
         self.in_flight = self.in_flight - before + after;
     }
 
-    pub(crate) fn release_slot(&mut self, request: RequestId, work: &SlotRequest) {
+    pub(crate) fn release_slot(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        work: &SlotRequest,
+        sent: Departure,
+    ) {
         self.busy -= 1;
+        self.capacity.on_end(now, sent, self.busy);
         if work.request == RequestKind::BeginTx {
             self.transactions.release(work.tenant);
         }
@@ -295,6 +300,8 @@ pub(crate) struct SlotRequest {
     pub(crate) request: RequestKind,
     /// Its estimated cost.
     pub(crate) cost: Cost,
+    /// Its prompt.
+    pub(crate) prompt: PromptClass,
 }
 
 fn sorted(models: &[ModelId]) -> Vec<ModelId> {
