@@ -5,7 +5,7 @@
 
 mod status;
 
-use evenkeel_policy::concurrency_limit::{Delivery, Output};
+use evenkeel_policy::concurrency_limit::{Output, ResponseDelivery};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId, PeerId, RequestId, TenantId};
@@ -230,9 +230,9 @@ impl OptimizedLoadManager {
         let (generated, delivery) = if arrival.is_streamed() {
             // The prompt is no output.
             let output = |cost: Cost| cost.0.saturating_sub(arrival.upfront.0);
-            (output(actual).saturating_sub(output(attempt.actual)), Delivery::Stream)
+            (output(actual).saturating_sub(output(attempt.actual)), ResponseDelivery::Stream)
         } else {
-            (actual.0, Delivery::Whole)
+            (actual.0, ResponseDelivery::Whole)
         };
         if generated > 0 {
             let output = Output { amount: generated, since: attempt.reported_at, delivery };

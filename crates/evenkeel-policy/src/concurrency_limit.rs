@@ -21,17 +21,19 @@
 //! - Every call is O(1) and allocates nothing.
 
 mod baseline;
+mod probes;
 mod window;
 
 use core::fmt;
 
 use crate::setting::{SettingOutOfRange, check};
-use crate::time::{Duration, Instant, scaled};
+use crate::time::{Duration, Instant};
 
 use baseline::Baselines;
 pub use baseline::{PrefixCache, PromptClass};
-pub use window::{Delivery, Output};
+use probes::ProbeSchedule;
 use window::{EngineQueue, Saturation, Throughput, Window};
+pub use window::{Output, ResponseDelivery};
 
 /// Fraction of a proportional gain in output that a rise must bring, and of a proportional loss that a fall must not.
 const GAIN_MIN: f64 = 0.5;
@@ -55,14 +57,6 @@ const HOLD_MIN: u32 = 2;
 const RATE_CHANGE_MAX: f64 = 0.2;
 /// Maximum number of windows between two trials.
 const HOLD_MAX: u32 = 16;
-/// Time from the creation of a limit to its first probe.
-const FIRST_PROBE_AFTER: Duration = Duration::from_secs(20);
-/// Minimum time between two probes.
-const PROBE_INTERVAL_MIN: Duration = Duration::from_secs(30);
-/// Minimum time between two probes, as a multiple of the last one's duration.
-const PROBE_INTERVAL_FACTOR: f64 = 20.0;
-/// Idle samples that make a probe unnecessary.
-const IDLE_SAMPLES_MIN: u32 = 8;
 
 /// Settings of a concurrency limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -119,7 +113,7 @@ pub struct ConcurrencyLimit {
     growth: Growth,
     /// The limit before the current one, while it is not decided whether that is kept.
     trial_from: Option<u32>,
-    probe: Option<Probe>,
+    probe: Option<BaselineProbe>,
     epoch: u32,
     epoch_at: Instant,
     window: Window,
@@ -151,7 +145,7 @@ enum Growth {
 
 /// Measurement of the baseline at a quarter of the limit.
 #[derive(Clone, Copy, Debug)]
-struct Probe {
+struct BaselineProbe {
     since: Instant,
     samples: u32,
 }
@@ -160,19 +154,6 @@ struct Probe {
 enum Direction {
     Up,
     Down,
-}
-
-/// Times of the probes.
-#[derive(Clone, Copy, Debug)]
-struct ProbeSchedule {
-    next_at: Option<Instant>,
-    /// Time before which even a suspected queue starts no probe.
-    allowed_at: Instant,
-    idle_samples: u32,
-    last_idle_at: Option<Instant>,
-    /// Class whose baseline is to be measured.
-    missing: Option<PromptClass>,
-    random: u64,
 }
 
 /// Last time to first token at full use, and its baseline.
@@ -322,7 +303,7 @@ impl ConcurrencyLimit {
 
     /// Records output that the engine generated.
     pub fn on_output(&mut self, now: Instant, output: &Output) {
-        if output.delivery == Delivery::Stream {
+        if output.delivery == ResponseDelivery::Stream {
             self.observe_pace(now, output);
         }
         if let Some(full_since) = self.saturation.full_since(now) {
@@ -406,9 +387,9 @@ impl ConcurrencyLimit {
             return;
         }
         probe.samples += 1;
-        let Probe { since, samples } = *probe;
+        let BaselineProbe { since, samples } = *probe;
         let is_missing = |class: PromptClass| self.baselines.millis(class).is_none();
-        let samples_min = if self.probes.missing.is_some_and(is_missing) { 4 } else { 1 };
+        let samples_min = if self.probes.missing().is_some_and(is_missing) { 4 } else { 1 };
         if (self.probe_limit() / 2).clamp(samples_min, 8) <= samples {
             self.probe = None;
             self.probes.on_probe_end(now, now.since(since));
@@ -570,7 +551,7 @@ impl ConcurrencyLimit {
     /// Starts a probe: until enough samples arrived, only a quarter of the limit is used.
     fn start_probe(&mut self, now: Instant) {
         self.probes.on_probe_start();
-        self.probe = Some(Probe { since: now, samples: 0 });
+        self.probe = Some(BaselineProbe { since: now, samples: 0 });
         self.begin_epoch(now);
     }
 
@@ -589,76 +570,6 @@ impl ConcurrencyLimit {
         self.window = Window::new();
         self.saturation.on_free(now);
         self.set_in_flight(now, self.in_flight);
-    }
-}
-
-impl ProbeSchedule {
-    fn new(seed: u64) -> Self {
-        Self {
-            next_at: None,
-            allowed_at: Instant::ORIGIN,
-            idle_samples: 0,
-            last_idle_at: None,
-            missing: None,
-            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
-        }
-    }
-
-    /// Schedules the first probe when the first request is sent.
-    fn start(&mut self, now: Instant) {
-        if self.next_at.is_none() {
-            self.next_at = Some(now + FIRST_PROBE_AFTER);
-        }
-    }
-
-    fn on_idle_sample(&mut self, now: Instant) {
-        self.idle_samples = self.idle_samples.saturating_add(1);
-        self.last_idle_at = Some(now);
-    }
-
-    /// Reports whether a probe is due; idle samples that came without one postpone it.
-    fn is_due(&mut self, now: Instant) -> bool {
-        if self.next_at.is_none_or(|next_at| now < next_at) {
-            return false;
-        }
-        if self.idle_samples < IDLE_SAMPLES_MIN {
-            return true;
-        }
-        self.postpone(now, PROBE_INTERVAL_MIN);
-        false
-    }
-
-    /// Brings the next probe forward as far as the interval allows, because a baseline is missing.
-    fn hasten(&mut self, now: Instant, missing: PromptClass) {
-        self.missing = Some(missing);
-        self.next_at = self.next_at.min(Some(self.allowed_at.max(now)));
-        self.idle_samples = 0;
-    }
-
-    /// Reports whether a suspected queue should first be confirmed by a probe.
-    fn should_confirm(&self, now: Instant) -> bool {
-        let is_recent = |at: Instant| now.since(at) < PROBE_INTERVAL_MIN;
-        self.allowed_at <= now && !self.last_idle_at.is_some_and(is_recent)
-    }
-
-    fn on_probe_start(&mut self) {
-        self.idle_samples = 0;
-    }
-
-    fn on_probe_end(&mut self, now: Instant, took: Duration) {
-        let interval = scaled(took, PROBE_INTERVAL_FACTOR).max(PROBE_INTERVAL_MIN);
-        self.allowed_at = now + interval;
-        self.postpone(now, interval);
-    }
-
-    /// Schedules the next probe after 1 to 1.5 times the interval.
-    fn postpone(&mut self, now: Instant, interval: Duration) {
-        self.idle_samples = 0;
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        let jitter = (self.random >> 40) as f64 / (1_u64 << 24) as f64;
-        self.next_at = Some(now + scaled(interval, 1.0 + 0.5 * jitter));
     }
 }
 

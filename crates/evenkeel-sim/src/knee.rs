@@ -13,6 +13,7 @@ use evenkeel_pipeline::{
     RequestEnd, RequestId, Slots,
 };
 use evenkeel_policy::backpressure::BackpressureConfig;
+use evenkeel_policy::concurrency_limit::ResponseDelivery;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, TenantId};
@@ -21,7 +22,7 @@ use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
 pub use engine::EngineShape;
-use engine::{Engine, Job, JobId, Progress, TIME_PER_TOKEN, prefill_time};
+use engine::{EngineProgress, Job, JobId, KneeEngine, TIME_PER_TOKEN, prefill_time};
 pub use matrix::{KneeCell, KneeCellResult, Prompts, Service, knee_cells, measure_knee_cell};
 
 use crate::event_queue::EventQueue;
@@ -66,13 +67,6 @@ pub enum KneeDemand {
     Clients(u32),
     /// Requests per second, as a Poisson process; arrivals that find `waiting_max` others waiting are rejected.
     Rate { per_second: f64, waiting_max: usize },
-}
-
-/// Way in which the engine delivers responses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResponseDelivery {
-    Stream,
-    Whole,
 }
 
 /// Scraping of the engine's load.
@@ -190,7 +184,7 @@ struct KneeSim<'a> {
     waiting: BTreeMap<RequestId, KneeRequest>,
     /// By [`JobId`].
     sent: Vec<KneeRequest>,
-    engine: Engine,
+    engine: KneeEngine,
     run: KneeRun,
 }
 
@@ -239,7 +233,7 @@ impl<'a> KneeSim<'a> {
             pipeline,
             waiting: BTreeMap::new(),
             sent: Vec::new(),
-            engine: Engine::new(plan.shape, 1.0),
+            engine: KneeEngine::new(plan.shape, 1.0),
             run: KneeRun::default(),
         })
     }
@@ -347,14 +341,14 @@ impl<'a> KneeSim<'a> {
         let at = now.since(Instant::ORIGIN);
         while let Some(progress) = self.engine.poll(now) {
             match progress {
-                Progress::FirstToken(job) => {
+                EngineProgress::FirstToken(job) => {
                     let request = self.sent[job.0];
                     self.run.first_tokens.push((at, now.since(request.sent_at)));
                     if self.plan.delivery == ResponseDelivery::Stream {
                         self.pipeline.handle_first_byte(now, request.id);
                     }
                 }
-                Progress::Ended(job) => {
+                EngineProgress::Ended(job) => {
                     let request = self.sent[job.0];
                     let actual = Cost(request.prompt + 2 * request.output);
                     self.pipeline.handle_end(now, request.id, RequestEnd { actual, outcome: Outcome::Good });

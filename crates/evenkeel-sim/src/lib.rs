@@ -16,8 +16,8 @@ mod simulation;
 
 pub use event_queue::EventQueue;
 pub use knee::{
-    EngineShape, KneeCell, KneeCellResult, KneeDemand, KneePlan, KneeRun, KneeSample, Prompts,
-    ResponseDelivery, Scraping, Service, knee_cells, measure_knee_cell, run_knee,
+    EngineShape, KneeCell, KneeCellResult, KneeDemand, KneePlan, KneeRun, KneeSample, Prompts, Scraping,
+    Service, knee_cells, measure_knee_cell, run_knee,
 };
 pub use record::{Share, SimRun, TenantSummary, TimedEvent, TraceEvent};
 pub use rng::Rng;

@@ -186,7 +186,7 @@ impl TestEngine {
             let since = self.now;
             self.now += BASELINE * self.slowdown;
             for sent in group {
-                let output = Output { amount: 64, since, delivery: Delivery::Stream };
+                let output = Output { amount: 64, since, delivery: ResponseDelivery::Stream };
                 self.limit.on_output(self.now, &output);
                 in_flight -= 1;
                 if self.refuses_above.is_some_and(|accepted| accepted < count) {

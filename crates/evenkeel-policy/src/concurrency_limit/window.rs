@@ -20,12 +20,12 @@ pub struct Output {
     /// Time of the request's previous report, of its first token, or, for a whole response, of its dispatch.
     pub since: Instant,
     /// Way in which the response is delivered.
-    pub delivery: Delivery,
+    pub delivery: ResponseDelivery,
 }
 
 /// Way in which a response is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
+pub enum ResponseDelivery {
     /// Token by token.
     Stream,
     /// All at once, at its end.
@@ -163,9 +163,11 @@ impl Window {
         let share = if total > 0.0 { counted / total } else { 1.0 };
         let amount = output.amount as f64 * share;
         match (output.delivery, pace) {
-            (Delivery::Stream, Some(pace)) if counted > 0.0 => self.record_part(counted, amount * pace),
-            (Delivery::Stream, _) => {}
-            (Delivery::Whole, _) => {
+            (ResponseDelivery::Stream, Some(pace)) if counted > 0.0 => {
+                self.record_part(counted, amount * pace)
+            }
+            (ResponseDelivery::Stream, _) => {}
+            (ResponseDelivery::Whole, _) => {
                 self.output += amount;
                 self.output_time += now.since(self.counted_until.max(counts_from));
                 self.counted_until = now;

@@ -1,7 +1,7 @@
 //! Guarantees of the adaptive concurrency limit under any behaviour of the engine.
 
 use evenkeel_policy::concurrency_limit::{
-    ConcurrencyLimit, Delivery, LimitConfig, Output, PrefixCache, PromptClass,
+    ConcurrencyLimit, LimitConfig, Output, PrefixCache, PromptClass, ResponseDelivery,
 };
 use evenkeel_policy::time::{Duration, Instant};
 use proptest::prelude::*;
@@ -65,7 +65,7 @@ proptest! {
                     let since = now;
                     now += Duration::from_millis(10);
                     for (left, sent) in (0..used).rev().zip(&sent) {
-                        limit.on_output(now, &Output { amount: output, since, delivery: Delivery::Stream });
+                        limit.on_output(now, &Output { amount: output, since, delivery: ResponseDelivery::Stream });
                         limit.on_end(now, *sent, left);
                     }
                 }

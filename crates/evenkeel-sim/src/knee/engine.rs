@@ -42,31 +42,31 @@ pub(super) struct Job {
 pub(super) struct JobId(pub(super) usize);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Progress {
+pub(super) enum EngineProgress {
     FirstToken(JobId),
     Ended(JobId),
 }
 
 /// An engine that processes jobs on the caller's clock.
 #[derive(Debug)]
-pub(super) struct Engine {
+pub(super) struct KneeEngine {
     shape: EngineShape,
     knee: f64,
     now: Instant,
     jobs: Vec<Job>,
     queue: VecDeque<JobId>,
-    prefill: Stage,
-    decode: Stage,
+    prefill: EngineStage,
+    decode: EngineStage,
 }
 
 /// Jobs in one stage, by the stage's clock, which runs at the speed of each of its jobs.
 #[derive(Debug, Default)]
-struct Stage {
+struct EngineStage {
     clock: f64,
     due: BinaryHeap<Reverse<(u64, JobId)>>,
 }
 
-impl Stage {
+impl EngineStage {
     fn add(&mut self, job: JobId, work: Duration) {
         self.due.push(Reverse(((self.clock + work.as_nanos() as f64) as u64, job)));
     }
@@ -86,7 +86,7 @@ impl Stage {
     }
 }
 
-impl Engine {
+impl KneeEngine {
     pub(super) fn new(shape: EngineShape, knee: f64) -> Self {
         Self {
             shape,
@@ -94,8 +94,8 @@ impl Engine {
             now: Instant::ORIGIN,
             jobs: Vec::new(),
             queue: VecDeque::new(),
-            prefill: Stage::default(),
-            decode: Stage::default(),
+            prefill: EngineStage::default(),
+            decode: EngineStage::default(),
         }
     }
 
@@ -130,15 +130,15 @@ impl Engine {
     }
 
     /// Returns the next first token or end that is due.
-    pub(super) fn poll(&mut self, now: Instant) -> Option<Progress> {
+    pub(super) fn poll(&mut self, now: Instant) -> Option<EngineProgress> {
         self.advance(now);
         if let Some(job) = self.prefill.take_due() {
             self.decode.add(job, self.jobs[job.0].decode);
-            return Some(Progress::FirstToken(job));
+            return Some(EngineProgress::FirstToken(job));
         }
         let job = self.decode.take_due()?;
         self.admit();
-        Some(Progress::Ended(job))
+        Some(EngineProgress::Ended(job))
     }
 
     /// Returns the responses in progress, with the number of tokens generated.

@@ -1,11 +1,11 @@
 //! The matrix of engines and demands in which an adaptive limit must find the knee.
 
 use evenkeel_pipeline::Slots;
-use evenkeel_policy::concurrency_limit::LimitConfig;
+use evenkeel_policy::concurrency_limit::{LimitConfig, ResponseDelivery};
 use evenkeel_policy::time::Duration;
 
 use super::engine::{EngineShape, TIME_PER_TOKEN, prefill_time};
-use super::{KneeDemand, KneePlan, KneeRun, ResponseDelivery, Scraping, run_knee};
+use super::{KneeDemand, KneePlan, KneeRun, Scraping, run_knee};
 use crate::simulation::SimError;
 
 /// Time by which the limit must have found the knee, also after the knee changed.

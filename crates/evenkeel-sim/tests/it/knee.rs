@@ -1,11 +1,11 @@
 //! The adaptive concurrency limit: the matrix of its goals, and a comparison with fixed limits.
 
 use evenkeel_pipeline::Slots;
-use evenkeel_policy::concurrency_limit::LimitConfig;
+use evenkeel_policy::concurrency_limit::{LimitConfig, ResponseDelivery};
 use evenkeel_policy::time::Duration;
 use evenkeel_sim::{
-    EngineShape, KneeCell, KneeDemand, KneePlan, KneeRun, ResponseDelivery, Scraping, Service, knee_cells,
-    measure_knee_cell, run_knee,
+    EngineShape, KneeCell, KneeDemand, KneePlan, KneeRun, Scraping, Service, knee_cells, measure_knee_cell,
+    run_knee,
 };
 
 use crate::seeds;
