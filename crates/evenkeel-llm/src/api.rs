@@ -4,7 +4,9 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use evenkeel_pipeline::{InvalidOptions, NodeStatus, OptimizedLoadManager, PathShares, RegistryError};
+use evenkeel_pipeline::{
+    BreakerState, InvalidOptions, NodeStatus, OptimizedLoadManager, PathShares, RegistryError,
+};
 use evenkeel_policy::time::Duration;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
@@ -13,7 +15,10 @@ use evenkeel_server::route::{
 };
 use evenkeel_server::scheduling::ScheduledTenants;
 use evenkeel_server::tenant::{Access, TENANTS_MAX, Tenant};
-use evenkeel_telemetry::{EngineGauges, ExplainedRequest, NodeGauges, Observer, PathGauges, RouterGauges};
+use evenkeel_telemetry::{
+    BreakerGauge, EngineGauges, ExplainNames, ExplainedRequest, NodeGauges, Observer, PathGauges,
+    RouterGauges,
+};
 use http::Method;
 use parking_lot::Mutex;
 
@@ -161,8 +166,11 @@ impl LlmApi {
 
     /// Explains the requests with this id in the header `x-request-id`, latest first.
     pub fn explain(&self, request_id: &str) -> Vec<ExplainedRequest> {
-        let model_name = |model| self.nodes.model_name(model);
-        self.scheduler.observer().explain(self.scheduler.now(), request_id, model_name)
+        let names = ExplainNames {
+            model: &|model| self.nodes.model_name(model),
+            path: &|node, path| Some(self.nodes.get(node)?.origin(Some(path)).to_string()),
+        };
+        self.scheduler.observer().explain(self.scheduler.now(), request_id, names)
     }
 
     /// Rejects new requests from now on; queued requests and those in flight continue.
@@ -190,7 +198,17 @@ impl LlmApi {
         for node in &status.nodes {
             let engine =
                 node.engine.map(|load| EngineGauges { running: load.running, waiting: load.waiting });
-            let gauges = NodeGauges { slots: node.slots, busy: node.busy, engine };
+            let gauges = NodeGauges {
+                slots: node.slots,
+                busy: node.busy,
+                is_healthy: self.nodes.health_error(node.node).is_none(),
+                breaker: match node.breaker {
+                    BreakerState::Closed => BreakerGauge::Closed,
+                    BreakerState::HalfOpen => BreakerGauge::HalfOpen,
+                    BreakerState::Open { .. } => BreakerGauge::Open,
+                },
+                engine,
+            };
             let metrics = self.scheduler.observer().metrics();
             metrics.set_node_gauges(node.node, &gauges);
             if let Some(shares) = &node.path_shares {

@@ -29,12 +29,15 @@ pub(crate) enum AttemptError {
     /// A status that counts as the node's failure.
     #[error("node returned {0}")]
     Status(StatusCode),
-    #[error("node returned an empty stream")]
+    #[error("node returned an empty response")]
     Empty,
+    #[error("node returned HTML")]
+    Html,
     #[error("response is not valid JSON")]
     NotJson,
-    #[error("stream contains an error event")]
-    ErrorEvent,
+    /// An error inside a successful response.
+    #[error("response contains an error of the node")]
+    ReportedError,
     #[error("stream ended before it was complete")]
     Truncated,
 }
@@ -57,9 +60,12 @@ impl AttemptError {
             Self::NodeRemoved => AttemptFailure::Unreachable,
             Self::FirstByteTimeout => AttemptFailure::TimedOut,
             Self::Busy { retry_after } => AttemptFailure::Busy { retry_after: *retry_after },
-            Self::Status(_) | Self::Empty | Self::NotJson | Self::ErrorEvent | Self::Truncated => {
-                AttemptFailure::BadResponse
-            }
+            Self::Status(_)
+            | Self::Empty
+            | Self::Html
+            | Self::NotJson
+            | Self::ReportedError
+            | Self::Truncated => AttemptFailure::BadResponse,
         }
     }
 
@@ -102,10 +108,10 @@ const KEY_ERRORS: [&str; 2] = ["apikey", "authentication"];
 /// Substrings that mean that the node is overloaded.
 const OVERLOADED: [&str; 3] = ["ratelimit", "overloaded", "toomanyrequests"];
 
-/// Decides by code or type whether an error event at the start of a stream is passed to the client or is a failure.
-pub(crate) fn classify_error_event(event: &Value) -> Result<(), AttemptError> {
-    let inner = [&event["error"], &event["response"]["error"]];
-    let error = inner.into_iter().find(|error| error.is_object()).unwrap_or(event);
+/// Decides by code or type whether an error inside a 2xx response is passed to the client or is a failure.
+pub(crate) fn classify_reported_error(reported: &Value) -> Result<(), AttemptError> {
+    let inner = [&reported["error"], &reported["response"]["error"]];
+    let error = inner.into_iter().find(|error| error.is_object()).unwrap_or(reported);
     let number = |name: &&'static str| {
         let value = &error[*name];
         value.as_u64().or_else(|| value.as_str()?.parse().ok()).and_then(|number| u16::try_from(number).ok())
@@ -114,7 +120,7 @@ pub(crate) fn classify_error_event(event: &Value) -> Result<(), AttemptError> {
     if let Some(status) = numbers.iter().find_map(number).and_then(|code| StatusCode::from_u16(code).ok()) {
         return classify_status(status, &HeaderMap::new()).map_err(|error| match error {
             AttemptError::Busy { .. } => error,
-            _ => AttemptError::ErrorEvent,
+            _ => AttemptError::ReportedError,
         });
     }
     let names = ["type", "code"].iter().filter_map(|name| error[*name].as_str());
@@ -124,7 +130,7 @@ pub(crate) fn classify_error_event(event: &Value) -> Result<(), AttemptError> {
     match () {
         () if is_any(&OVERLOADED) => Err(AttemptError::Busy { retry_after: None }),
         () if is_any(&CLIENT_ERRORS) && !is_any(&KEY_ERRORS) => Ok(()),
-        () => Err(AttemptError::ErrorEvent),
+        () => Err(AttemptError::ReportedError),
     }
 }
 
@@ -149,19 +155,22 @@ mod tests {
             (json!({"type": "response.failed", "response": {"error": {"code": "invalid_prompt"}}}), Ok(())),
             (
                 json!({"type": "response.failed", "response": {"error": {"code": "server_error"}}}),
-                Err(AttemptError::ErrorEvent),
+                Err(AttemptError::ReportedError),
             ),
             (
                 json!({"error": {"type": "invalid_request_error", "code": "invalid_api_key"}}),
-                Err(AttemptError::ErrorEvent),
+                Err(AttemptError::ReportedError),
             ),
-            (json!({"error": {"code": 500, "type": "InternalServerError"}}), Err(AttemptError::ErrorEvent)),
-            (json!({"error": {"code": 401}}), Err(AttemptError::ErrorEvent)),
-            (json!({"error": "out of memory"}), Err(AttemptError::ErrorEvent)),
-            (json!({"error": {"type": "api_error"}}), Err(AttemptError::ErrorEvent)),
-            (Value::Null, Err(AttemptError::ErrorEvent)),
+            (
+                json!({"error": {"code": 500, "type": "InternalServerError"}}),
+                Err(AttemptError::ReportedError),
+            ),
+            (json!({"error": {"code": 401}}), Err(AttemptError::ReportedError)),
+            (json!({"error": "out of memory"}), Err(AttemptError::ReportedError)),
+            (json!({"error": {"type": "api_error"}}), Err(AttemptError::ReportedError)),
+            (Value::Null, Err(AttemptError::ReportedError)),
         ] {
-            assert_eq!(classify_error_event(&event), expected, "{event}");
+            assert_eq!(classify_reported_error(&event), expected, "{event}");
         }
     }
 

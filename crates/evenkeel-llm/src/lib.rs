@@ -17,6 +17,7 @@ mod options;
 mod proxy;
 pub mod request;
 mod response_body;
+mod response_check;
 pub mod sse;
 mod status;
 mod token_reservation;

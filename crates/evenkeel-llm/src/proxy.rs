@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_pipeline::{Arrival, Priority, Rejection};
+use evenkeel_pipeline::{Arrival, Priority, Rejection, TenantFlow};
 use evenkeel_policy::score;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
@@ -34,6 +34,7 @@ use crate::forwarding::{PassOptions, is_known_path};
 use crate::headers::{self, QUEUE_WAIT_MS, REQUEST_ID};
 use crate::node_response::NodeResponse;
 use crate::request::{Endpoint, LlmRequest, ResponseMode};
+use crate::response_check::ExpectedBody;
 use crate::token_reservation::TokenReservation;
 use crate::trace::{RequestTrace, TRACEPARENT};
 use crate::usage::Usage;
@@ -201,6 +202,7 @@ impl ProxyRequest {
             },
             request: score::RequestKind::Infer,
             priority: self.priority,
+            flow: TenantFlow::default(),
         };
         self.llm.scheduler.submit(arrival, self.name())
     }
@@ -244,7 +246,10 @@ impl ProxyRequest {
             }
             let filter = HeaderFilter { keep: headers::is_for_nodes, add: &add[..count] };
             let response = self.llm.upstream.send_filtered(origin, outgoing, filter).await?;
-            NodeResponse::begin(response, self.endpoint).await
+            let metrics = self.llm.scheduler.observer().metrics();
+            metrics.record_response(slot.node(), response.status().as_u16());
+            let expected = ExpectedBody::of(self.endpoint, path);
+            NodeResponse::begin(response, self.endpoint, expected, mode).await
         };
         let result = match (mode, self.llm.first_byte_max) {
             (ResponseMode::Stream, Some(max)) => {

@@ -15,8 +15,9 @@ use http_body::{Body, Frame};
 
 use crate::error::AttemptError;
 use crate::error_format;
-use crate::node_response::BodyKind;
+
 use crate::request::{Endpoint, IncludeUsage};
+use crate::response_check::BodyKind;
 use crate::sse::{HideUsage, Scanner, StreamEnd};
 use crate::token_reservation::TokenReservation;
 use crate::usage::{Usage, UsageScanner};
@@ -182,7 +183,7 @@ impl ProxyBody {
         }
         match outcome {
             Outcome::Good => reservation.trace.served(),
-            Outcome::Bad => reservation.trace.failed_mid_stream(&AttemptError::ErrorEvent),
+            Outcome::Bad => reservation.trace.failed_mid_stream(&AttemptError::ReportedError),
         }
         slot.complete(reservation.usage().cost(), outcome);
     }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use evenkeel_pipeline::{
     Arrival, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority, RequestEnd,
-    RequestId, Slots,
+    RequestId, Slots, TenantFlow,
 };
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
@@ -82,6 +82,7 @@ fn arrival(tenant: TenantId) -> Arrival {
         deadline: None,
         request: RequestKind::Infer,
         priority: Priority::Interactive,
+        flow: TenantFlow::default(),
     }
 }
 

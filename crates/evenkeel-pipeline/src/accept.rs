@@ -4,10 +4,11 @@
 
 mod requests;
 
+use evenkeel_policy::class::Class;
 use evenkeel_policy::concurrency_limit::{Departure, PrefixCache, PromptClass};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
-use evenkeel_policy::id::{ModelId, NodeId, PathId, TenantId};
+use evenkeel_policy::id::{Key, ModelId, NodeId, PathId, TenantId};
 use evenkeel_policy::outcome::PickReason;
 use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::time::{Duration, Instant};
@@ -27,6 +28,22 @@ pub enum Priority {
 impl Priority {
     /// Both priorities, in the order in which they are served.
     pub(crate) const ALL: [Self; 2] = [Self::Interactive, Self::Background];
+}
+
+/// Identifies a session of a tenant, such as one agent or one conversation: a hash of the name that the client gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+/// TenantFlow of a request among the requests of its tenant.
+///
+/// A tenant's classes share its service by their minimum shares, the sessions of a class share it equally, and the
+/// requests of one flow are served in order of arrival.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantFlow {
+    /// The session; requests without one are scheduled as one session.
+    pub session: Option<SessionId>,
+    /// The class.
+    pub class: Class,
 }
 
 /// Identifies one model queue: the requests that are scheduled against each other by DRR.
@@ -57,6 +74,8 @@ pub struct Arrival {
     pub request: RequestKind,
     /// Interactive, or background if no client waits for the response.
     pub priority: Priority,
+    /// Class and session within the tenant.
+    pub flow: TenantFlow,
 }
 
 impl Arrival {
@@ -93,6 +112,8 @@ pub struct RequestEnd {
 #[derive(Clone, Debug)]
 pub(crate) struct RequestRecord {
     pub(crate) arrival: Arrival,
+    /// Account of its flow in the tenant queue; `None` until it is admitted.
+    pub(crate) flow: Option<Key>,
     /// Position in the order of arrivals.
     pub(crate) order: u64,
     pub(crate) deadline_at: Option<Instant>,
@@ -105,7 +126,7 @@ pub(crate) struct RequestRecord {
     pub(crate) refused: u32,
     /// Nodes that failed the request.
     pub(crate) tried: Vec<NodeId>,
-    /// Number of times a later request of the same tenant queue was preferred for its warm cache.
+    /// Number of times a request behind it in the tenant queue was preferred for its warm cache.
     pub(crate) skipped: u32,
     pub(crate) state: RequestState,
 }

@@ -1,10 +1,12 @@
 //! Admit: accepts a request, delays it (backpressure), or rejects it at once (load shedding).
 //!
-//! A full queue makes room for a tenant below its share by eviction: the newest request of the tenant furthest above
-//! its share is rejected.
+//! A full queue makes room for a tenant below its share by eviction: a request of the tenant furthest above its share is
+//! rejected. A tenant that holds its share makes room for its own sessions in the same way, so that one session cannot
+//! take all its places. Evicted is the newest request, of the lowest class, of the session that holds the most places.
 //!
 //! Guarantees: at most `max_waiting` interactive requests wait for one model, delayed ones included; a tenant below its
-//! share is rejected only when the queue is full and no tenant is above its share.
+//! share is rejected only when the queue is full and no tenant is above its share; a session with at least two places
+//! fewer than another one of its tenant is not rejected for a full queue.
 
 use evenkeel_policy::backpressure::{
     Admission, BackpressureController, BackpressureDecision, FairAdmission, TooManyTenants, WaiterState,
@@ -17,6 +19,7 @@ use evenkeel_policy::weight::Weight;
 use crate::OptimizedLoadManager;
 use crate::accept::{Arrival, ModelQueueId, Priority, RequestState};
 use crate::options::AdmitRule;
+use crate::queue::TenantQueue;
 use crate::rejection::Rejection;
 
 impl OptimizedLoadManager {
@@ -43,7 +46,7 @@ impl OptimizedLoadManager {
             return Err(Rejection::NoNode { model });
         }
         let queue_id = arrival.queue_id();
-        let expected_wait = self.wait_queue.expected_wait(queue_id, tenant);
+        let expected_wait = self.wait_queue.expected_wait(arrival);
         let timeout = arrival.deadline.unwrap_or(self.options.load.wait_queue.default_timeout);
         // Background requests yield to others anyway, so a long expected wait is no reason to reject them.
         if queue_id.priority == Priority::Interactive
@@ -62,9 +65,16 @@ impl OptimizedLoadManager {
             .admit(self.now, queue_id, tenant)
             .map_err(|_| Rejection::UnknownTenant { tenant })?;
         if let Some(victim) = admission.evict {
-            self.evict(queue_id, victim);
+            let request = self.wait_queue.tenant_queue(queue_id, victim).and_then(TenantQueue::victim);
+            request.into_iter().for_each(|request| self.evict(request));
         }
+        let tenant_queue = self.wait_queue.tenant_queue(queue_id, tenant);
         if !admission.decision.accept {
+            let by_share = tenant_queue.filter(|_| self.options.admit == AdmitRule::ByShare);
+            if let Some(victim) = by_share.and_then(|tenant_queue| tenant_queue.victim_for(arrival.flow)) {
+                self.evict(victim);
+                return Ok(Duration::ZERO);
+            }
             let (current_size, max_size) = self.occupancy(queue_id);
             return Err(Rejection::QueueFull {
                 current_size,
@@ -72,13 +82,16 @@ impl OptimizedLoadManager {
                 retry_after: retry_after(expected_wait),
             });
         }
-        Ok(admission.decision.delay)
+        let is_below_average =
+            tenant_queue.is_some_and(|tenant_queue| tenant_queue.is_below_average(arrival.flow));
+        Ok(if is_below_average { Duration::ZERO } else { admission.decision.delay })
     }
 
     /// Registers an admitted request as waiting, and queues it unless it is delayed.
     fn start_waiting(&mut self, request: RequestId, delay: Duration) {
         let now = self.now;
         let Some(record) = self.requests.get_mut(request) else { return };
+        record.flow = self.wait_queue.open_flow(&record.arrival);
         if delay > Duration::ZERO {
             record.state = RequestState::Delayed { enters_at: now + delay };
         }
@@ -88,12 +101,12 @@ impl OptimizedLoadManager {
         }
     }
 
-    /// Evicts the tenant's newest queued request, whose queue capacity the arrival has already taken over.
-    fn evict(&mut self, queue_id: ModelQueueId, victim: TenantId) {
-        let Some(request) = self.wait_queue.newest(queue_id, victim) else { return };
+    /// Evicts a waiting request, whose queue capacity the arrival takes over.
+    fn evict(&mut self, request: RequestId) {
+        let Some(arrival) = self.requests.get(request).map(|record| record.arrival) else { return };
         self.leave_queue(request);
-        let (current_size, max_size) = self.occupancy(queue_id);
-        let retry_after = retry_after(self.wait_queue.expected_wait(queue_id, victim));
+        let (current_size, max_size) = self.occupancy(arrival.queue_id());
+        let retry_after = retry_after(self.wait_queue.expected_wait(&arrival));
         self.reject(request, Rejection::Evicted { current_size, max_size, retry_after });
     }
 

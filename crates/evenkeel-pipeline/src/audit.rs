@@ -24,6 +24,8 @@ struct AuditTotals {
     paths: BTreeMap<(NodeId, PathId), u32>,
     waiting: BTreeMap<(ModelQueueId, TenantId), (usize, Cost)>,
     queued: BTreeMap<(ModelQueueId, TenantId), usize>,
+    /// Requests that wait or are in flight.
+    live: BTreeMap<(ModelQueueId, TenantId), u32>,
 }
 
 impl OptimizedLoadManager {
@@ -98,15 +100,18 @@ impl OptimizedLoadManager {
             let mut waiting = 0;
             for (tenant, tenant_queue) in queue.tenant_queues() {
                 tenant_queues += 1;
-                waiting += tenant_queue.waiting().len();
+                let places = tenant_queue.waiting().count();
+                waiting += places;
+                let live = totals.live.get(&(queue_id, tenant)).copied().unwrap_or_default();
+                tenant_queue.audit(live).map_err(|error| format!("{queue_id:?} {tenant:?}: {error}"))?;
                 let expected = totals.waiting.get(&(queue_id, tenant)).copied().unwrap_or_default();
-                let same = (tenant_queue.waiting().len(), tenant_queue.cost()) == expected;
+                let same = (places, tenant_queue.cost()) == expected;
                 check(same, || format!("{queue_id:?} {tenant:?}: {tenant_queue:?}, expected {expected:?}"))?;
                 let queued = totals.queued.get(&(queue_id, tenant)).copied().unwrap_or_default();
                 check(tenant_queue.queued_len() == queued, || {
                     format!("{queue_id:?} {tenant:?}: expected {queued} queued")
                 })?;
-                check(queue.admission.waiting_of(tenant) == tenant_queue.waiting().len(), || {
+                check(queue.admission.waiting_of(tenant) == places, || {
                     format!("{queue_id:?} {tenant:?}: admission control has a different count")
                 })?;
             }
@@ -122,8 +127,8 @@ impl OptimizedLoadManager {
                 check(is_consistent, || format!("{queue_id:?} {tenant:?} is {status:?}, queued {queued}"))?;
             }
         }
-        check(tenant_queues == totals.waiting.len(), || {
-            format!("{tenant_queues} tenant queues, expected {}", totals.waiting.len())
+        check(tenant_queues == totals.live.len(), || {
+            format!("{tenant_queues} tenant queues, expected {}", totals.live.len())
         })
     }
 
@@ -174,6 +179,7 @@ impl AuditTotals {
     fn add(&mut self, record: &RequestRecord) {
         let arrival = &record.arrival;
         let tenant_queue = (arrival.queue_id(), arrival.tenant);
+        *self.live.entry(tenant_queue).or_default() += 1;
         match record.state {
             RequestState::Delayed { .. } | RequestState::Queued => {
                 let (count, cost) = self.waiting.entry(tenant_queue).or_default();
@@ -213,6 +219,6 @@ impl AuditTotals {
     }
 }
 
-fn check(holds: bool, error: impl FnOnce() -> String) -> Result<(), String> {
+pub(crate) fn check(holds: bool, error: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(error()) }
 }

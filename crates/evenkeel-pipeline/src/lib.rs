@@ -11,7 +11,7 @@
 //!
 //! ```
 //! use evenkeel_pipeline::{
-//!     Arrival, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority, RequestEnd, Slots,
+//!     Arrival, Event, TenantFlow, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority, RequestEnd, Slots,
 //! };
 //! use evenkeel_policy::{cost::Cost, estimate::Outcome, id::TenantId, score::RequestKind, time::Instant, weight::Weight};
 //!
@@ -35,6 +35,7 @@
 //!     deadline: None,
 //!     request: RequestKind::Infer,
 //!     priority: Priority::Interactive,
+//!     flow: TenantFlow::default(),
 //! };
 //! let request = pipeline.handle_arrival(now, arrival);
 //! let sent = std::iter::from_fn(|| pipeline.poll_event()).find_map(|event| match event {
@@ -62,12 +63,13 @@ mod rejection;
 mod send;
 mod transactions;
 
-pub use accept::{Arrival, Priority, RequestEnd};
+pub use accept::{Arrival, Priority, RequestEnd, SessionId, TenantFlow};
+pub use evenkeel_policy::class::{Class, ClassShares};
 pub use evenkeel_policy::id::{ModelId, PeerId, RequestId};
 pub use evenkeel_policy::outcome::{AttemptFailure, PickReason, RequestOutcome, TripReason};
 pub use evenkeel_policy::score::{NoPeerReason, NoRoomReason, PeerGate, RedirectReason};
 pub use load_manager::{OptimizedLoadManager, RegistryError};
-pub use observe::{Counts, Event, ModelStatus, NodeStatus, PoolStats, Status, TenantStatus};
+pub use observe::{ClassStatus, Counts, Event, ModelStatus, NodeStatus, PoolStats, Status, TenantStatus};
 pub use options::{
     AdmitRule, AffinityOptions, BreakerOptions, InvalidOptions, PipelineLimits, PipelineOptions, RetryOptions,
 };

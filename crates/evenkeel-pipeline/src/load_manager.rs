@@ -77,6 +77,7 @@ impl OptimizedLoadManager {
         let timeout = arrival.deadline.unwrap_or(self.options.load.wait_queue.default_timeout);
         let request = self.requests.insert(RequestRecord {
             arrival,
+            flow: None,
             order: self.arrivals,
             deadline_at: arrival.deadline.map(|deadline| self.now + deadline),
             waiting_since: self.now,
@@ -137,9 +138,9 @@ impl OptimizedLoadManager {
     pub fn handle_progress(&mut self, now: Instant, request: RequestId, actual_so_far: Cost) {
         self.advance(now);
         let Some(attempt) = self.require_attempt(request) else { return };
-        let Some(arrival) = self.requests.get(request).map(|record| record.arrival) else { return };
+        let Some(record) = self.requests.get(request) else { return };
         let actual = attempt.actual.max(actual_so_far);
-        let charged = self.wait_queue.raise_charge(&arrival, attempt.charged, actual);
+        let charged = self.wait_queue.raise_charge(record, attempt.charged, actual);
         let load = attempt.load.max(actual);
         if let Some(node) = self.nodes.get_mut(attempt.node) {
             node.reprice(attempt.load, load);
@@ -311,9 +312,7 @@ impl OptimizedLoadManager {
             let tenant_queues = queue_ids
                 .filter_map(|queue_id| self.wait_queue.queue(queue_id))
                 .flat_map(ModelQueue::tenant_queues);
-            let waiting = tenant_queues
-                .flat_map(|(_, tenant_queue)| tenant_queue.waiting())
-                .map(|(_, request)| *request);
+            let waiting = tenant_queues.flat_map(|(_, tenant_queue)| tenant_queue.waiting());
             let hopeless = |request: &RequestId| {
                 self.requests.get(*request).is_some_and(|record| record.timeout_at <= cooldown_ends_at)
             };
@@ -328,6 +327,7 @@ impl OptimizedLoadManager {
     /// Rejects a request that holds neither queue capacity nor a slot.
     pub(crate) fn reject(&mut self, request: RequestId, rejection: Rejection) {
         if let Some(record) = self.requests.remove(request) {
+            self.wait_queue.close_flow(&record);
             self.counts.record_rejection(&rejection);
             self.emit(Event::Reject { request, tenant: record.arrival.tenant, rejection });
         }
@@ -338,6 +338,7 @@ impl OptimizedLoadManager {
         let Some(attempt) = self.requests.get(request).and_then(RequestRecord::attempt) else { return };
         self.release_slot(request, &attempt, actual);
         if let Some(record) = self.requests.remove(request) {
+            self.wait_queue.close_flow(&record);
             self.counts.finished += 1;
             let tenant = record.arrival.tenant;
             self.emit(Event::Done { request, tenant, node: attempt.node, actual, outcome });

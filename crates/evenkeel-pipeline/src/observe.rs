@@ -14,7 +14,7 @@ use evenkeel_policy::path::{Probe, Transition};
 use evenkeel_policy::score::{RedirectReason, RequestKind};
 use evenkeel_policy::time::{Duration, Instant};
 
-pub use status::{ModelStatus, NodeStatus, PoolStats, Status, TenantStatus};
+pub use status::{ClassStatus, ModelStatus, NodeStatus, PoolStats, Status, TenantStatus};
 
 use crate::OptimizedLoadManager;
 use crate::accept::Attempt;

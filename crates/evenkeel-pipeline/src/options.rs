@@ -4,6 +4,7 @@
 //! ranges stated at their fields.
 
 use evenkeel_policy::backpressure::{InvalidConfig, LoadManagerConfig};
+use evenkeel_policy::class::ClassShares;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::path::PathConfig;
 use evenkeel_policy::score::{HotColdConfig, SelectionPolicy};
@@ -23,6 +24,8 @@ pub struct PipelineOptions {
     pub admit: AdmitRule,
     /// Cost of a typical request, 1 to 1 000 000 000; a DRR round grants a twentieth of it to a tenant of weight 1.
     pub quantum: Cost,
+    /// Minimum shares of the classes of a tenant.
+    pub class_shares: ClassShares,
     /// Selection policy among the nodes with a free slot.
     pub selection: SelectionPolicy,
     /// Size limits.
@@ -47,6 +50,7 @@ impl Default for PipelineOptions {
             load: LoadManagerConfig::default(),
             admit: AdmitRule::default(),
             quantum: Cost(500),
+            class_shares: ClassShares::default(),
             selection: SelectionPolicy::HotCold(HotColdConfig::default()),
             limits: PipelineLimits::default(),
             retry: RetryOptions::default(),
@@ -100,6 +104,9 @@ pub struct PipelineLimits {
     pub nodes_max: usize,
     /// Requests in flight, 1 to 10 000 000.
     pub in_flight_max: usize,
+    /// Sessions of one tenant with an account of their own per model, counted once for each class that they use,
+    /// 1 to 10 000; requests of further sessions share the account of the requests without a session.
+    pub sessions_max: u32,
 }
 
 impl PipelineLimits {
@@ -107,13 +114,20 @@ impl PipelineLimits {
         check("tenants_max", f64::from(self.tenants_max), 1.0..=1e6)?;
         check("models_max", f64::from(self.models_max), 1.0..=1e5)?;
         check("nodes_max", self.nodes_max as f64, 1.0..=1e4)?;
-        check("in_flight_max", self.in_flight_max as f64, 1.0..=1e7)
+        check("in_flight_max", self.in_flight_max as f64, 1.0..=1e7)?;
+        check("sessions_max", f64::from(self.sessions_max), 1.0..=1e4)
     }
 }
 
 impl Default for PipelineLimits {
     fn default() -> Self {
-        Self { tenants_max: 10_000, models_max: 1_000, nodes_max: 256, in_flight_max: 100_000 }
+        Self {
+            tenants_max: 10_000,
+            models_max: 1_000,
+            nodes_max: 256,
+            in_flight_max: 100_000,
+            sessions_max: 128,
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod busy_throughput;
 mod charge_ahead;
+mod flow_queue;
 mod model_queue;
 mod tenant_queue;
 mod tenants;
@@ -19,6 +20,7 @@ use evenkeel_policy::id::{Key, ModelId, RequestId, TenantId};
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::time::{Duration, Instant};
 
+pub(crate) use flow_queue::FlowQueue;
 pub(crate) use model_queue::ModelQueue;
 pub(crate) use tenant_queue::TenantQueue;
 pub use tenants::TenantRule;
@@ -61,6 +63,7 @@ impl WaitQueue {
         let template = ModelQueue::new(
             DrrScheduler::new(config)?,
             AdmissionControl::new(options.admit, controller, tenants_max),
+            TenantQueue::new(quantum, options.class_shares, options.limits.sessions_max)?,
         );
         Ok(Self { queues: BTreeMap::new(), tenants: Tenants::default(), template })
     }
@@ -70,9 +73,10 @@ impl WaitQueue {
         self.queues.values_mut().for_each(|queue| queue.advance_time(now));
     }
 
-    /// Estimates the wait of the tenant's next request behind its queued ones.
-    pub(crate) fn expected_wait(&self, queue_id: ModelQueueId, tenant: TenantId) -> Option<Duration> {
-        self.queues.get(&queue_id)?.expected_wait(tenant, self.tenants.rule(tenant).weight)
+    /// Estimates the wait of an arrival behind the queued requests of its flow and its tenant.
+    pub(crate) fn expected_wait(&self, arrival: &Arrival) -> Option<Duration> {
+        let queue = self.queues.get(&arrival.queue_id())?;
+        queue.expected_wait(arrival.tenant, self.tenants.rule(arrival.tenant).weight, arrival.flow)
     }
 
     /// Decides on an arrival by its model's queue capacity; creates the model queue if there is none.
@@ -111,6 +115,18 @@ impl WaitQueue {
         }
     }
 
+    /// Returns the account of an admitted request's flow, which the request holds until it ends.
+    pub(crate) fn open_flow(&mut self, arrival: &Arrival) -> Option<Key> {
+        Some(self.queues.get_mut(&arrival.queue_id())?.open_flow(arrival))
+    }
+
+    /// Releases the account of an ended request's flow.
+    pub(crate) fn close_flow(&mut self, record: &RequestRecord) {
+        if let (Some(queue), Some(flow)) = (self.queues.get_mut(&record.arrival.queue_id()), record.flow) {
+            queue.close_flow(record.arrival.tenant, flow);
+        }
+    }
+
     /// Registers a request that holds queue capacity and is not queued yet.
     pub(crate) fn add_waiting(&mut self, request: RequestId, record: &RequestRecord) {
         if let Some(queue) = self.queues.get_mut(&record.arrival.queue_id()) {
@@ -136,15 +152,18 @@ impl WaitQueue {
         }
     }
 
-    /// Charges the tenant for a request that gets a slot; returns the charge.
-    pub(crate) fn charge(&mut self, arrival: &Arrival) -> Cost {
-        let Arrival { tenant, cost, upfront, .. } = *arrival;
+    /// Charges the tenant and the flow of a request that gets a slot; returns the charge.
+    pub(crate) fn charge(&mut self, record: &RequestRecord) -> Cost {
+        let Arrival { tenant, cost, upfront, .. } = record.arrival;
         let mut charged = cost;
-        if let Some(queue) = self.queues.get_mut(&arrival.queue_id()) {
+        if let Some(queue) = self.queues.get_mut(&record.arrival.queue_id()) {
             let upfront = upfront.min(cost);
             queue.charge_ahead.record(cost - upfront);
             charged = queue.charge_ahead.charge(upfront, cost);
             queue.drr.consume_deficit(key(tenant), charged);
+            if let (Some(tenant_queue), Some(flow)) = (queue.tenant_queue_mut(tenant), record.flow) {
+                tenant_queue.charge(flow, charged);
+            }
         }
         let entry = self.tenants.entry(tenant);
         entry.in_flight += 1;
@@ -156,24 +175,29 @@ impl WaitQueue {
     }
 
     /// Raises the charge of a running request that has cost `actual` so far; returns the new charge.
-    pub(crate) fn raise_charge(&mut self, arrival: &Arrival, charged: Cost, actual: Cost) -> Cost {
-        let Arrival { tenant, cost, .. } = *arrival;
-        let queue_id = arrival.queue_id();
+    pub(crate) fn raise_charge(&mut self, record: &RequestRecord, charged: Cost, actual: Cost) -> Cost {
+        let Arrival { tenant, cost, .. } = record.arrival;
+        let queue_id = record.arrival.queue_id();
         let due = self.queues.get(&queue_id).map_or(actual, |queue| queue.charge_ahead.charge(actual, cost));
-        let raised = self.adjust_charge(queue_id, tenant, charged, due, Settlement::Running);
+        let raised = self.adjust_charge(record, charged, due, Settlement::Running);
         let entry = self.tenants.entry(tenant);
         entry.in_flight_cost = entry.in_flight_cost - charged + raised;
         raised
     }
 
     /// Replaces the charge of a request that frees its slot with its actual cost.
-    pub(crate) fn settle(&mut self, queue_id: ModelQueueId, tenant: TenantId, charged: Cost, actual: Cost) {
-        self.adjust_charge(queue_id, tenant, charged, actual, Settlement::Final);
+    pub(crate) fn settle(&mut self, record: &RequestRecord, charged: Cost, actual: Cost) {
+        let Arrival { tenant, flow, .. } = record.arrival;
+        let queue_id = record.arrival.queue_id();
+        self.adjust_charge(record, charged, actual, Settlement::Final);
         let entry = self.tenants.entry(tenant);
         let was_capped = entry.is_capped();
         entry.in_flight -= 1;
         entry.in_flight_cost = entry.in_flight_cost - charged;
-        entry.served += actual;
+        match queue_id.priority {
+            Priority::Interactive => entry.served[flow.class.index()] += actual,
+            Priority::Background => entry.served_background += actual,
+        }
         if was_capped {
             self.apply_cap(tenant);
         }
@@ -184,13 +208,17 @@ impl WaitQueue {
 
     fn adjust_charge(
         &mut self,
-        queue_id: ModelQueueId,
-        tenant: TenantId,
+        record: &RequestRecord,
         charged: Cost,
         actual: Cost,
         settlement: Settlement,
     ) -> Cost {
+        let tenant = record.arrival.tenant;
+        let queue_id = record.arrival.queue_id();
         let Some(queue) = self.queues.get_mut(&queue_id) else { return charged };
+        if let (Some(tenant_queue), Some(flow)) = (queue.tenant_queue_mut(tenant), record.flow) {
+            tenant_queue.settle(flow, charged, actual, settlement);
+        }
         let settled = queue.drr.settle(key(tenant), charged, actual, settlement);
         if queue.drr.key_status(key(tenant)) == KeyStatus::Idle {
             self.move_debt(queue_id.priority, tenant);
@@ -316,8 +344,16 @@ impl WaitQueue {
         self.queues.values().any(|queue| queue.drr.has_active_keys())
     }
 
-    pub(crate) fn newest(&self, queue_id: ModelQueueId, tenant: TenantId) -> Option<RequestId> {
-        self.queues.get(&queue_id)?.newest(tenant)
+    pub(crate) fn tenant_queue(&self, queue_id: ModelQueueId, tenant: TenantId) -> Option<&TenantQueue> {
+        self.queues.get(&queue_id)?.tenant_queue(tenant)
+    }
+
+    pub(crate) fn tenant_queue_mut(
+        &mut self,
+        queue_id: ModelQueueId,
+        tenant: TenantId,
+    ) -> Option<&mut TenantQueue> {
+        self.queues.get_mut(&queue_id)?.tenant_queue_mut(tenant)
     }
 
     pub(crate) fn waiting(&self, queue_id: ModelQueueId) -> usize {

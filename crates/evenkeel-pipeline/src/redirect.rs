@@ -335,9 +335,11 @@ impl OptimizedLoadManager {
             if self.wait_queue.tenants().get(tenant).is_some_and(TenantEntry::is_capped) {
                 continue;
             }
-            let begins = tenant_queue.queued_len_of(RequestKind::BeginTx);
-            waiting.begins += begins;
-            waiting.statements += tenant_queue.waiting().len() - begins;
+            for flow in tenant_queue.flows() {
+                let begins = flow.queued_len_of(RequestKind::BeginTx);
+                waiting.begins += begins;
+                waiting.statements += flow.waiting().len() - begins;
+            }
         }
         waiting
     }

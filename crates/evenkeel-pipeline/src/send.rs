@@ -7,9 +7,9 @@
 //! request in the same step. At the end of every step, no slot is free while a request that could use it waits, and a
 //! background request has got a slot only if no waiting interactive request could use it.
 //!
-//! Limits: a search of a tenant queue checks at most one request of each kind that was never sent, and the requests
-//! that failed before; so the number of `BeginTx` requests that wait for a place does not slow down other requests. A
-//! dispatch that sends nothing although a slot is free is O(nodes + tenants that wait).
+//! Limits: a search of a flow checks at most one request of each kind that was never sent, and the requests that
+//! failed before; so the number of `BeginTx` requests that wait for a place does not slow down other requests. A
+//! dispatch that sends nothing although a slot is free is O(nodes + flows that wait).
 
 use evenkeel_policy::backpressure::retry_after;
 use evenkeel_policy::concurrency_limit::PromptClass;
@@ -26,7 +26,7 @@ use crate::accept::{
 use crate::load_manager::TimerTarget;
 use crate::observe::Event;
 use crate::pick_node::{AdminState, Node, Pick, STATS_AGE_MAX, SlotRequest};
-use crate::queue::{QueueEnd, TenantEntry, TenantQueue};
+use crate::queue::{FlowQueue, QueueEnd, TenantEntry, TenantQueue};
 use crate::rejection::{NoRetryReason, Rejection};
 use crate::transactions::AtShare;
 
@@ -40,7 +40,7 @@ struct Placement {
     passed_over: Vec<Key>,
 }
 
-/// A request found in a tenant queue.
+/// A request found in a flow.
 struct Found<T> {
     request: RequestId,
     result: T,
@@ -115,17 +115,24 @@ impl OptimizedLoadManager {
 
     /// Reports whether a node can serve any queued request of a model queue now.
     fn has_servable(&self, queue_id: ModelQueueId, at_share: &AtShare) -> bool {
-        let has_room = |kind: &RequestKind| self.nodes.has_room_for(queue_id.model, *kind);
-        let kinds: Vec<RequestKind> = RequestKind::ALL.into_iter().filter(has_room).collect();
+        let is_servable = |(tenant, tenant_queue): (TenantId, &TenantQueue)| {
+            !self.wait_queue.tenants().get(tenant).is_some_and(TenantEntry::is_capped)
+                && self.has_servable_flow(queue_id.model, tenant_queue, at_share)
+        };
+        self.wait_queue.queue(queue_id).is_some_and(|queue| queue.tenant_queues().any(is_servable))
+    }
+
+    /// Reports whether a node can serve any queued request of a tenant queue now.
+    fn has_servable_flow(&self, model: ModelId, tenant_queue: &TenantQueue, at_share: &AtShare) -> bool {
+        let has_room = |kind: &RequestKind| self.nodes.has_room_for(model, *kind);
         let can_serve = |record: &RequestRecord| {
             self.nodes.iter().find(|(id, _)| self.nodes.can_serve(*id, record, at_share)).map(|_| ())
         };
-        let is_servable = |(tenant, tenant_queue): (TenantId, &TenantQueue)| {
-            !self.wait_queue.tenants().get(tenant).is_some_and(TenantEntry::is_capped)
-                && kinds.iter().any(|kind| tenant_queue.queued_of(*kind).next().is_some())
-                && find_first(&self.requests, tenant_queue, can_serve).is_some()
+        let is_servable = |flow: &FlowQueue| {
+            let mut kinds = RequestKind::ALL.into_iter().filter(|kind| flow.queued_len_of(*kind) > 0);
+            kinds.any(|kind| has_room(&kind)) && find_first(&self.requests, flow, can_serve).is_some()
         };
-        self.wait_queue.queue(queue_id).is_some_and(|queue| queue.tenant_queues().any(is_servable))
+        tenant_queue.flows().any(is_servable)
     }
 
     fn wake(&mut self, queue_id: ModelQueueId, passed_over: Vec<Key>) {
@@ -134,14 +141,43 @@ impl OptimizedLoadManager {
         }
     }
 
-    /// Picks a request from one tenant queue: the first that fits a node, or a later one with a warm cache.
+    /// Picks a request from one tenant queue, trying its flows in DRR order.
+    ///
+    /// A flow without a request that fits a node keeps its turn: it is parked until another one is found.
     fn pick_from_tenant_queue(
         &mut self,
         queue_id: ModelQueueId,
         tenant: TenantId,
         at_share: &AtShare,
     ) -> Option<Placement> {
-        let found = self.pick_node_for_first(queue_id, tenant, at_share)?;
+        let mut passed_over: Vec<Key> = Vec::new();
+        let placement = loop {
+            let tenant_queue = self.wait_queue.tenant_queue(queue_id, tenant)?;
+            let Some(flow) = tenant_queue.next_flow() else { break None };
+            if let Some(placement) = self.pick_from_flow(queue_id, tenant, flow, at_share) {
+                break Some(placement);
+            }
+            let tenant_queue = self.wait_queue.tenant_queue(queue_id, tenant)?;
+            if passed_over.is_empty() && !self.has_servable_flow(queue_id.model, tenant_queue, at_share) {
+                return None;
+            }
+            passed_over.push(flow);
+            self.wait_queue.tenant_queue_mut(queue_id, tenant)?.park(flow);
+        };
+        let tenant_queue = self.wait_queue.tenant_queue_mut(queue_id, tenant)?;
+        passed_over.into_iter().for_each(|flow| tenant_queue.wake(flow));
+        placement
+    }
+
+    /// Picks a request from one flow: the first that fits a node, or another one with a warm cache.
+    fn pick_from_flow(
+        &mut self,
+        queue_id: ModelQueueId,
+        tenant: TenantId,
+        flow: Key,
+        at_share: &AtShare,
+    ) -> Option<Placement> {
+        let found = self.pick_node_for_first(queue_id, tenant, flow, at_share)?;
         let first = Placement {
             request: found.request,
             tenant,
@@ -152,33 +188,40 @@ impl OptimizedLoadManager {
         if found.passed_over > 0 || first.pick.reason == PickReason::Cached {
             return Some(first);
         }
-        Some(self.prefer_cached(&first, at_share).unwrap_or(first))
+        Some(self.prefer_cached(&first, flow, at_share).unwrap_or(first))
     }
 
-    /// Picks a node for the first request of a tenant queue that fits one.
+    /// Picks a node for the first request of a flow that fits one.
     fn pick_node_for_first(
         &mut self,
         queue_id: ModelQueueId,
         tenant: TenantId,
+        flow: Key,
         at_share: &AtShare,
     ) -> Option<Found<Pick>> {
-        let tenant_queue = self.wait_queue.queue(queue_id)?.tenant_queue(tenant)?;
+        let flow = self.wait_queue.tenant_queue(queue_id, tenant)?.flow(flow)?;
         let nodes = &mut self.nodes;
-        find_first(&self.requests, tenant_queue, |record| nodes.pick(&self.node_cache, record, at_share))
+        find_first(&self.requests, flow, |record| nodes.pick(&self.node_cache, record, at_share))
     }
 
-    /// Finds a request shortly after `first` whose cached node is free, unless `first` was skipped too often.
-    fn prefer_cached(&mut self, first: &Placement, at_share: &AtShare) -> Option<Placement> {
+    /// Finds a request whose cached node is free, shortly after `first` in its flow or first in another flow of its class,
+    /// unless `first` was skipped too often.
+    fn prefer_cached(&mut self, first: &Placement, flow: Key, at_share: &AtShare) -> Option<Placement> {
         let affinity = self.options.affinity;
         if self.requests.get(first.request)?.skipped >= affinity.skips_max {
             return None;
         }
-        let tenant_queue = self.wait_queue.queue(first.queue_id)?.tenant_queue(first.tenant)?;
+        let tenant_queue = self.wait_queue.tenant_queue(first.queue_id, first.tenant)?;
         let cached = |request: RequestId| {
             let node = self.nodes.cached_node(&self.node_cache, self.requests.get(request)?, at_share)?;
             Some((request, Pick { node, reason: PickReason::Cached }))
         };
-        let mut lookahead = tenant_queue.queued().take(affinity.lookahead_max).skip(1);
+        let same_flow = tenant_queue.flow(flow)?.queued().skip(1);
+        let others = tenant_queue.neighbours(flow, affinity.lookahead_max);
+        let mut lookahead = same_flow
+            .take(affinity.lookahead_max - 1)
+            .chain(others.filter_map(|other| other.queued().next()))
+            .take(affinity.lookahead_max - 1);
         let (request, pick) = lookahead.find_map(cached)?;
         self.requests.get_mut(first.request)?.skipped += 1;
         let Placement { tenant, queue_id, .. } = *first;
@@ -198,7 +241,7 @@ impl OptimizedLoadManager {
         let Some(record) = self.requests.get(request) else { return };
         let arrival = record.arrival;
         let waited = record.waited(now);
-        let charged = self.wait_queue.charge(&arrival);
+        let charged = self.wait_queue.charge(record);
         self.leave_queue(request);
         self.wait_queue.release_capacity(queue_id, tenant);
         self.wake(queue_id, passed_over);
@@ -235,9 +278,10 @@ impl OptimizedLoadManager {
 
     /// Frees the slot of an attempt and charges its tenant `actual`.
     pub(crate) fn release_slot(&mut self, request: RequestId, attempt: &Attempt, actual: Cost) {
-        let Some(arrival) = self.requests.get(request).map(|record| record.arrival) else { return };
+        let Some(record) = self.requests.get(request) else { return };
+        let arrival = record.arrival;
         self.in_flight -= 1;
-        self.wait_queue.settle(arrival.queue_id(), arrival.tenant, attempt.charged, actual);
+        self.wait_queue.settle(record, attempt.charged, actual);
         let Some(node) = self.nodes.get_mut(attempt.node) else { return };
         let Arrival { tenant, model, request: kind, .. } = arrival;
         let prompt = PromptClass::default();
@@ -360,16 +404,16 @@ impl OptimizedLoadManager {
     }
 }
 
-/// Finds the first request of a tenant queue for which `check` returns a result.
+/// Finds the first request of a flow for which `check` returns a result.
 ///
 /// A request that was never sent differs from the later ones of its kind only in its preferences: if it fits no node,
 /// neither do they.
 fn find_first<T>(
     requests: &Requests,
-    tenant_queue: &TenantQueue,
+    flow: &FlowQueue,
     mut check: impl FnMut(&RequestRecord) -> Option<T>,
 ) -> Option<Found<T>> {
-    let mut queued = tenant_queue.queued();
+    let mut queued = flow.queued();
     let mut passed_over = 0;
     while let Some(request) = queued.next() {
         let record = requests.get(request)?;
@@ -387,6 +431,7 @@ fn find_first<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accept::TenantFlow;
     use crate::pick_node::{NodeSpec, Slots};
     use evenkeel_policy::weight::Weight;
 
@@ -412,7 +457,8 @@ mod tests {
         let tenant_queue = pipeline.wait_queue.queue(queue_id).unwrap().tenant_queue(TenantId(0)).unwrap();
         assert_eq!(tenant_queue.queued_len(), 41);
         let mut checks = 0;
-        let found = find_first(&pipeline.requests, tenant_queue, |record| {
+        let flow = tenant_queue.flow(tenant_queue.next_flow().unwrap()).unwrap();
+        let found = find_first(&pipeline.requests, flow, |record| {
             checks += 1;
             (record.arrival.request == RequestKind::Query).then_some(())
         });
@@ -430,6 +476,7 @@ mod tests {
             deadline: None,
             request,
             priority: Priority::Interactive,
+            flow: TenantFlow::default(),
         }
     }
 }

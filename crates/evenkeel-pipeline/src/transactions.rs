@@ -104,7 +104,7 @@ impl OptimizedLoadManager {
     fn tenants_waiting_to_begin(&self, id: NodeId, node: &Node, priority: Priority) -> Vec<TenantId> {
         let tenants = self.wait_queue.tenants();
         let is_untried = |tenant_queue: &TenantQueue| {
-            let mut begins = tenant_queue.queued_of(RequestKind::BeginTx);
+            let mut begins = tenant_queue.flows().flat_map(|flow| flow.queued_of(RequestKind::BeginTx));
             begins.any(|request| self.requests.get(request).is_some_and(|record| !record.tried.contains(&id)))
         };
         let queue_ids = node.models().iter().map(|model| ModelQueueId { model: *model, priority });

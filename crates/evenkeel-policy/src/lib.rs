@@ -7,7 +7,7 @@
 //! | step of the pipeline | module | decision |
 //! |---|---|---|
 //! | admit | [`backpressure`] | accept, delay or reject a request (load shedding, fair eviction, deadlines) |
-//! | queue | [`drr`] | the next key to serve (deficit round robin) |
+//! | queue | [`drr`], [`class`] | the next key to serve (deficit round robin), the share of each class of a tenant |
 //! | pick node | [`score`] | the node to use (gates, then top-k or hot/cold selection) |
 //! | pick node | [`concurrency_limit`] | the number of requests a node should have in flight |
 //! | pick path | [`swrr`], [`path`] | the path to that node (smooth weighted round robin, path health) |
@@ -21,6 +21,7 @@ extern crate alloc;
 
 pub mod account;
 pub mod backpressure;
+pub mod class;
 pub mod concurrency_limit;
 pub mod cost;
 pub mod drr;

@@ -91,7 +91,8 @@ impl Queue {
         }
         let stored = wait_for_completion(|done| self.0.store.result(id, done)).await?;
         let Some(stored) = stored.filter(|stored| self.now() < stored.expires_at) else { return Ok(None) };
-        let corrupt = || StoreError::Io(format!("the result of {id} is corrupt"));
+        let corrupt =
+            || StoreError::Io(format!("the result of {} is corrupt", self.message_ids().format(id)));
         Ok(Some((JobResult::decode(&stored.bytes).ok_or_else(corrupt)?, stored.expires_at)))
     }
 }

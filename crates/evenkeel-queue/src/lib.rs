@@ -20,6 +20,7 @@ pub mod id;
 pub mod job_result;
 pub mod job_status;
 pub mod message;
+pub mod message_ids;
 pub mod namespace;
 pub mod queue;
 mod queue_actor;

@@ -16,6 +16,7 @@ use tokio::sync::{oneshot, watch};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::job_status::JobStatusTable;
 use crate::message::{Delivery, EnqueueResult, KEY_BYTES_MAX, MessageMeta, NewMessage, Payload};
+use crate::message_ids::MessageIds;
 use crate::queue_actor::{
     KnownQueues, MoveRequest, Msg, ReceiptResults, ReceiveRequest, SharedQueueTotals, WhenEmpty,
 };
@@ -46,6 +47,7 @@ pub(crate) struct QueueInner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) known: KnownQueues,
     pub(crate) signer: Arc<ReceiptSigner>,
+    pub(crate) message_ids: Arc<MessageIds>,
     pub(crate) clock: WallClock,
     pub(crate) gauge: Arc<SharedQueueTotals>,
     pub(crate) descriptor: RwLock<Arc<QueueDescriptor>>,
@@ -76,6 +78,11 @@ impl Queue {
     /// Returns the queue's name, settings and metadata.
     pub fn descriptor(&self) -> Arc<QueueDescriptor> {
         self.0.descriptor.read().clone()
+    }
+
+    /// Formats and parses message ids for clients.
+    pub fn message_ids(&self) -> &MessageIds {
+        &self.0.message_ids
     }
 
     /// Returns the current time of the queue's clock.

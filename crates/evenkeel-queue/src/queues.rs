@@ -16,6 +16,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 
 use crate::id::QueueId;
+use crate::message_ids::MessageIds;
 use crate::namespace::Namespace;
 use crate::queue::{Owner, Queue};
 use crate::queue_actor::{ActorStopped, KnownQueues, Msg};
@@ -33,6 +34,7 @@ pub struct Queues {
     pub(crate) store: Arc<dyn Store>,
     system: ReadyQueueScheduler,
     signer: Arc<ReceiptSigner>,
+    message_ids: Arc<MessageIds>,
     pub(crate) clock: WallClock,
     queues_max: usize,
     /// Notified when a queue was created, changed or removed.
@@ -82,6 +84,7 @@ impl Queues {
         let (stopped, stopped_actors) = unbounded_channel();
         let queues = Arc::new(Self {
             signer: Arc::new(ReceiptSigner::new(&store.secret())),
+            message_ids: Arc::new(MessageIds::new(&store.secret(), store.plain_ids_before())),
             system,
             clock: WallClock::start(),
             queues_max,

@@ -97,8 +97,11 @@ pub trait Store: Send + Sync + 'static {
     /// Gives up ownership of a queue.
     fn release_ownership(&self, queue: QueueId, epoch: Epoch);
 
-    /// Returns the store's secret, which signs receipts.
+    /// Returns the store's secret, which signs receipts and encrypts message ids.
     fn secret(&self) -> [u8; 32];
+
+    /// Returns the first message whose id is [encrypted](crate::message_ids::MessageIds).
+    fn plain_ids_before(&self) -> Seq;
 
     /// Syncs everything to disk and rejects further operations.
     fn close(&self);

@@ -5,7 +5,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll};
 use std::task::Wake;
 
-use evenkeel_pipeline::{AttemptFailure, ModelId, NoRetryReason, NodeSpec, Priority, Slots, TenantRule};
+use evenkeel_pipeline::{
+    AttemptFailure, ModelId, NoRetryReason, NodeSpec, Priority, Slots, TenantFlow, TenantRule,
+};
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::weight::Weight;
@@ -295,6 +297,7 @@ fn arrival(tenant: u32) -> Arrival {
         deadline: None,
         request: RequestKind::Infer,
         priority: Priority::Interactive,
+        flow: TenantFlow::default(),
     }
 }
 

@@ -2,10 +2,12 @@
 //!
 //! Guarantees: the oldest idle connection of the holder with the most connections is closed for a new one. While all
 //! connections have requests in flight, a few more are accepted for probes and administrators only; a connection that
-//! becomes idle can be evicted after at most 10 ms (`SEARCH_PAUSE`).
+//! becomes idle can be evicted after at most 10 ms (`SEARCH_PAUSE`). An address at its own maximum is treated alike, at
+//! the expense of its own connections only.
 //!
 //! Limits: at most `connections_max` connections, not counting evicted ones that still send their last response, plus
-//! [`RESERVED`] for probes and administrators.
+//! [`RESERVED`] for probes and administrators. If there is a maximum per address, an address has at most that many plus
+//! [`RESERVED`].
 
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,6 +27,8 @@ use crate::metrics::ConnectionMetrics;
 pub const RESERVED: usize = 16;
 /// Pause after a search for an idle connection that found none, because a search may visit all of them.
 const SEARCH_PAUSE: Duration = Duration::from_millis(10);
+/// Minimum interval between log lines about addresses at their maximum.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Value of [`OpenConnection::tenant`] before the first authenticated request.
 const NO_TENANT: u32 = u32::MAX;
 
@@ -35,9 +39,17 @@ enum ConnectionHolder {
     Tenant(TenantId),
 }
 
+/// Maximum numbers of connections.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionLimits {
+    pub(crate) connections_max: usize,
+    /// Of one address; `None` means no limit.
+    pub(crate) per_address_max: Option<usize>,
+}
+
 /// All open connections of a listener.
 pub(crate) struct Connections {
-    connections_max: usize,
+    limits: ConnectionLimits,
     table: Mutex<ConnectionTable>,
     metrics: ConnectionMetrics,
 }
@@ -50,6 +62,19 @@ struct ConnectionTable {
     holders: BTreeMap<ConnectionHolder, BTreeMap<ConnectionId, Arc<OpenConnection>>>,
     /// Holders by their number of connections.
     by_count: BTreeSet<(usize, ConnectionHolder)>,
+    /// Time of the last search that found no idle connection.
+    searched_at: Option<Instant>,
+    /// The connections of each address; empty if addresses have no maximum.
+    addresses: BTreeMap<IpAddr, AddressConnections>,
+    /// Time of the last log line about an address at its maximum.
+    logged_at: Option<Instant>,
+}
+
+/// The connections of an address, whatever their tenants.
+#[derive(Default)]
+struct AddressConnections {
+    /// Oldest first.
+    open: BTreeMap<ConnectionId, Arc<OpenConnection>>,
     /// Time of the last search that found no idle connection.
     searched_at: Option<Instant>,
 }
@@ -79,23 +104,18 @@ pub(crate) struct OpenConnection {
 }
 
 impl Connections {
-    pub(crate) fn new(connections_max: usize, metrics: ConnectionMetrics) -> Arc<Self> {
-        Arc::new(Self { connections_max, table: Mutex::default(), metrics })
+    pub(crate) fn new(limits: ConnectionLimits, metrics: ConnectionMetrics) -> Arc<Self> {
+        Arc::new(Self { limits, table: Mutex::default(), metrics })
     }
 
     /// Registers a connection that was accepted; evicts another if there is no room. `None` if it must be closed.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr, now: Instant) -> Option<ConnectionGuard> {
         let address = network_of(address);
         let mut table = self.table.lock();
-        let is_full = self.connections_max <= table.open;
-        let class = match is_full {
-            true if !self.evict_from(&mut table, now) => ConnectionClass::Reserved,
-            true | false => ConnectionClass::Regular,
-        };
-        if self.connections_max + RESERVED <= table.open {
+        let Some(class) = self.make_room(&mut table, address, now) else {
             self.metrics.refused.count();
             return None;
-        }
+        };
         let id = ConnectionId(table.next);
         table.next += 1;
         let connection = Arc::new(OpenConnection {
@@ -109,8 +129,45 @@ impl Connections {
             connections: self.clone(),
         });
         table.insert(ConnectionHolder::Address(address), connection.clone());
+        if self.limits.per_address_max.is_some() {
+            table.addresses.entry(address).or_default().open.insert(id, connection.clone());
+        }
         self.metrics.open.add(1);
         Some(ConnectionGuard(connection))
+    }
+
+    /// Makes room for a connection of an address and returns its class; `None` if there is no room.
+    fn make_room(
+        &self,
+        table: &mut ConnectionTable,
+        address: IpAddr,
+        now: Instant,
+    ) -> Option<ConnectionClass> {
+        let mut class = ConnectionClass::Regular;
+        if let Some(max) = self.limits.per_address_max
+            && max <= table.count_of(address)
+        {
+            self.report_address_limit(table, address, now);
+            if !self.evict_of_address(table, address, now) {
+                class = ConnectionClass::Reserved;
+            }
+            if max + RESERVED <= table.count_of(address) {
+                return None;
+            }
+        }
+        if self.limits.connections_max <= table.open && !self.evict_from(table, now) {
+            class = ConnectionClass::Reserved;
+        }
+        (table.open < self.limits.connections_max + RESERVED).then_some(class)
+    }
+
+    /// Counts a connection of an address that is at its maximum, and logs it now and then.
+    fn report_address_limit(&self, table: &mut ConnectionTable, address: IpAddr, now: Instant) {
+        self.metrics.address_limited.count();
+        if table.logged_at.is_none_or(|at| LOG_INTERVAL <= now.duration_since(at)) {
+            table.logged_at = Some(now);
+            tracing::warn!(target: "evenkeel", %address, "the address has connections_per_address_max connections; its idle ones are closed for new ones, and further ones are refused");
+        }
     }
 
     /// Evicts an idle connection; returns `false` if none was found, now or within the last [`SEARCH_PAUSE`].
@@ -123,28 +180,68 @@ impl Connections {
     }
 
     fn evict_from(&self, table: &mut ConnectionTable, now: Instant) -> bool {
-        if table.searched_at.is_some_and(|at| now.duration_since(at) < SEARCH_PAUSE) {
+        if is_recent(table.searched_at, now) {
             return false;
         }
-        let Some((holder, connection)) = table.oldest_idle() else {
+        let Some(connection) = table.oldest_idle() else {
             table.searched_at = Some(now);
             return false;
         };
-        table.remove(holder, connection.id);
+        self.close(table, &connection);
+        true
+    }
+
+    /// Evicts the oldest idle connection of an address; returns `false` if none was found, now or within the last
+    /// [`SEARCH_PAUSE`].
+    fn evict_of_address(&self, table: &mut ConnectionTable, address: IpAddr, now: Instant) -> bool {
+        let Some(connections) = table.addresses.get_mut(&address) else { return false };
+        if is_recent(connections.searched_at, now) {
+            return false;
+        }
+        let Some(idle) = connections.open.values().find(|connection| connection.is_idle()).cloned() else {
+            connections.searched_at = Some(now);
+            return false;
+        };
+        self.close(table, &idle);
+        true
+    }
+
+    fn close(&self, table: &mut ConnectionTable, connection: &OpenConnection) {
+        table.forget(connection);
         self.metrics.evicted.count();
         self.metrics.open.add(-1);
         connection.evicted.notify_one();
-        true
     }
+}
+
+/// Reports whether a search ended within the last [`SEARCH_PAUSE`].
+fn is_recent(searched_at: Option<Instant>, now: Instant) -> bool {
+    searched_at.is_some_and(|at| now.duration_since(at) < SEARCH_PAUSE)
 }
 
 impl ConnectionTable {
     /// Returns the oldest idle connection of the holder with the most connections that has one.
-    fn oldest_idle(&self) -> Option<(ConnectionHolder, Arc<OpenConnection>)> {
+    fn oldest_idle(&self) -> Option<Arc<OpenConnection>> {
         self.by_count.iter().rev().find_map(|(_, holder)| {
-            let idle = self.holders.get(holder)?.values().find(|connection| connection.is_idle())?;
-            Some((*holder, idle.clone()))
+            self.holders.get(holder)?.values().find(|connection| connection.is_idle()).cloned()
         })
+    }
+
+    /// Returns the number of connections of an address, if addresses have a maximum.
+    fn count_of(&self, address: IpAddr) -> usize {
+        self.addresses.get(&address).map_or(0, |connections| connections.open.len())
+    }
+
+    /// Removes a closed connection; returns `false` if it was evicted before.
+    fn forget(&mut self, connection: &OpenConnection) -> bool {
+        if let Some(of_address) = self.addresses.get_mut(&connection.address) {
+            of_address.open.remove(&connection.id);
+            of_address.searched_at = None;
+            if of_address.open.is_empty() {
+                self.addresses.remove(&connection.address);
+            }
+        }
+        self.remove(connection.holder(), connection.id).is_some()
     }
 
     fn insert(&mut self, holder: ConnectionHolder, connection: Arc<OpenConnection>) {
@@ -155,7 +252,7 @@ impl ConnectionTable {
         self.open += 1;
     }
 
-    /// Removes a connection; returns it unless it was evicted before.
+    /// Removes a connection from its holder; returns it unless it was evicted before.
     fn remove(&mut self, holder: ConnectionHolder, id: ConnectionId) -> Option<Arc<OpenConnection>> {
         let connections = self.holders.get_mut(&holder)?;
         let count = connections.len();
@@ -228,7 +325,7 @@ impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         let connections = &self.0.connections;
         let mut table = connections.table.lock();
-        if table.remove(self.0.holder(), self.0.id).is_some() {
+        if table.forget(&self.0) {
             // The closed connection made room, so the next `admit` need not wait for `SEARCH_PAUSE`.
             table.searched_at = None;
             connections.metrics.open.add(-1);
@@ -252,8 +349,14 @@ mod tests {
         IpAddr::V4(Ipv4Addr::new(127, 0, 0, peer))
     }
 
-    fn connections(max: usize) -> Arc<Connections> {
-        Connections::new(max, ConnectionMetrics::default())
+    fn connections(connections_max: usize) -> Arc<Connections> {
+        let limits = ConnectionLimits { connections_max, per_address_max: None };
+        Connections::new(limits, ConnectionMetrics::default())
+    }
+
+    fn with_address_limit(max: usize) -> Arc<Connections> {
+        let limits = ConnectionLimits { connections_max: 1_000, per_address_max: Some(max) };
+        Connections::new(limits, ConnectionMetrics::default())
     }
 
     /// Returns the indices of the connections that are not in the table.
@@ -316,7 +419,54 @@ mod tests {
     }
 
     #[test]
+    fn an_address_at_its_maximum_loses_its_oldest_idle_connection_whatever_its_tenant() {
+        let connections = with_address_limit(2);
+        let mut held = open(&connections, &[1, 2, 1]);
+        held[0].0.set_tenant(TenantId(7));
+        held.extend(open(&connections, &[1]));
+        assert_eq!(evicted(&held), [0]);
+        held[2].0.begin_request();
+        held.extend(open(&connections, &[1]));
+        assert_eq!(evicted(&held), [0, 3], "the older one has a request in flight");
+        assert_eq!(connections.metrics.address_limited.get(), 2);
+    }
+
+    #[test]
+    fn an_address_with_only_busy_connections_gets_reserved_ones_and_then_none() {
+        let connections = with_address_limit(2);
+        let held = open(&connections, &[1, 1]);
+        held.iter().for_each(|guard| guard.0.begin_request());
+        let reserved = open(&connections, &[1; RESERVED]);
+        assert!(reserved.iter().all(|guard| guard.0.class == ConnectionClass::Reserved));
+        reserved.iter().for_each(|guard| guard.0.begin_request());
+        let now = Instant::now();
+        assert!(connections.admit(address(1), now).is_none());
+        assert_eq!(open(&connections, &[2])[0].0.class, ConnectionClass::Regular, "another address is free");
+        held[0].0.end_request();
+        assert_eq!(
+            connections.admit(address(1), now + SEARCH_PAUSE).unwrap().0.class,
+            ConnectionClass::Regular
+        );
+        assert_eq!(evicted(&held), [0]);
+    }
+
+    #[test]
+    fn the_addresses_of_one_ipv6_network_share_the_maximum_of_an_address() {
+        let connections = with_address_limit(1);
+        let from = |address: &str| connections.admit(address.parse().unwrap(), Instant::now()).unwrap();
+        let held =
+            [from("2001:db8::1"), from("2001:db8:0:1::1"), from("2001:db8::2"), from("::ffff:192.0.2.1")];
+        assert_eq!(evicted(&held), [0]);
+        let mut held = Vec::from(held);
+        held.push(from("192.0.2.1"));
+        assert_eq!(evicted(&held), [0, 3], "a mapped IPv4 address is the IPv4 address");
+    }
+
+    #[test]
     fn closed_connections_leave_nothing_behind() {
+        let limited = with_address_limit(2);
+        drop(open(&limited, &[1, 1, 1, 2]));
+        assert!(limited.table.lock().addresses.is_empty());
         let connections = connections(2);
         let held = open(&connections, &[1, 2, 3, 4]);
         held[3].0.set_tenant(TenantId(1));

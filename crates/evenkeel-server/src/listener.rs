@@ -25,7 +25,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::body_budget::BodyBudget;
 use crate::coalesce_wakes::CoalesceWakes;
 use crate::connection::{InspectedStream, SmugglingSuspect, Version, WriteLimits};
-use crate::connections::{ConnectionGuard, Connections, OpenConnection};
+use crate::connections::{ConnectionGuard, ConnectionLimits, Connections, OpenConnection};
 use crate::metrics::ServerMetrics;
 use crate::received_body::BodyLimits;
 use crate::request_id::RequestIds;
@@ -52,6 +52,9 @@ const HYPER_HEADERS_MAX: usize = 100;
 pub struct ListenerLimits {
     /// Maximum of open connections; a few more are accepted for probes and administrators.
     pub connections_max: usize,
+    /// Maximum of open connections of one address, of IPv6 a /64 network, plus a few for probes and administrators;
+    /// `None` means no limit.
+    pub connections_per_address_max: Option<usize>,
     /// Maximum size of a request's head; raised to 8 KiB if less.
     pub head_bytes_max: usize,
     /// Maximum of headers in a request (HTTP/1.1).
@@ -76,6 +79,7 @@ impl Default for ListenerLimits {
     fn default() -> Self {
         Self {
             connections_max: 10_000,
+            connections_per_address_max: None,
             head_bytes_max: 64 * 1024,
             headers_max: 100,
             head_wait_max: Duration::from_secs(30),
@@ -154,6 +158,7 @@ impl Listener {
                 wait_max: self.limits.body_wait_max,
             },
             encryption: if self.tls.is_some() { Encryption::Tls } else { Encryption::None },
+            responses: self.metrics.responses.clone(),
         };
         let drain_max = self.limits.drain_max;
         let (stopping, stopped) = watch::channel(());
@@ -180,7 +185,11 @@ impl Listener {
         stop: impl Future<Output = ()>,
     ) {
         let mut stop = pin!(stop);
-        let connections = Connections::new(self.limits.connections_max, self.metrics.connections.clone());
+        let limits = ConnectionLimits {
+            connections_max: self.limits.connections_max,
+            per_address_max: self.limits.connections_per_address_max,
+        };
+        let connections = Connections::new(limits, self.metrics.connections.clone());
         let mut acceptor = Acceptor { tcp: self.tcp, connections, logged_at: None };
         let servers = Arc::new(Servers::new(&self.limits));
         loop {

@@ -149,15 +149,50 @@ pub struct Route {
 /// Error for a request that matches no route or method, and the format to report it in.
 #[derive(Debug)]
 pub(crate) struct RouteMiss {
+    /// The path, if only the method does not match.
+    pub(crate) id: RouteId,
     pub(crate) error: ApiError,
     pub(crate) error_format: ErrorFormat,
 }
 
+/// Number of a path or prefix in the table; a listener's part of a table keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RouteId(usize);
+
+impl RouteId {
+    /// Stands for requests that match no route.
+    pub(crate) const NONE: Self = Self(usize::MAX);
+}
+
+/// Routes of a path or prefix, by method.
+#[derive(Clone)]
+struct PathRoutes {
+    id: RouteId,
+    routes: Vec<Route>,
+}
+
+impl PathRoutes {
+    /// Splits the routes into those of the public and those of the admin listener.
+    fn split(self, path: &str) -> (Option<Self>, Option<Self>) {
+        let (public, admin) = split_routes(path, self.routes);
+        let of = |routes: Vec<Route>| (!routes.is_empty()).then_some(Self { id: self.id, routes });
+        (of(public), of(admin))
+    }
+}
+
+/// A route that matches a request.
+#[derive(Clone, Copy)]
+pub(crate) struct RouteMatch<'a> {
+    pub(crate) route: &'a Route,
+    pub(crate) id: RouteId,
+}
+
 /// Routing table; contains `/livez` and `/readyz` from the start.
 pub struct Routes {
-    exact: HashMap<String, Vec<Route>>,
+    exact: HashMap<String, PathRoutes>,
     /// Prefixes including the trailing slash, longest first.
-    prefixes: Vec<(String, Vec<Route>)>,
+    prefixes: Vec<(String, PathRoutes)>,
+    /// Number of routes.
     len: usize,
 }
 
@@ -169,16 +204,17 @@ impl Routes {
             let is_ready = readiness.is_ready();
             async move { if is_ready { Ok(text("ready\n")) } else { Err(ApiError::Draining) } }
         });
-        let probe = |handler| {
-            vec![Route {
+        let probe = |id, handler| PathRoutes {
+            id: RouteId(id),
+            routes: vec![Route {
                 method: Method::GET,
                 access: Access::Unchecked,
                 rate_limit: RateLimit::Server,
                 handler,
                 error_format: openai_error,
-            }]
+            }],
         };
-        let exact = [(LIVE.to_owned(), probe(live)), (READY.to_owned(), probe(ready))];
+        let exact = [(LIVE.to_owned(), probe(0, live)), (READY.to_owned(), probe(1, ready))];
         Self { exact: exact.into(), prefixes: Vec::new(), len: 2 }
     }
 
@@ -203,10 +239,12 @@ impl Routes {
         if !path.starts_with('/') {
             return Err(RouteError::InvalidPattern { path: path.to_owned() });
         }
-        let routes = match path.strip_suffix('*') {
-            Some(prefix) if prefix.ends_with('/') => self.prefix(prefix),
+        // The number of a path's first route.
+        let new = PathRoutes { id: RouteId(self.len), routes: Vec::new() };
+        let PathRoutes { routes, .. } = match path.strip_suffix('*') {
+            Some(prefix) if prefix.ends_with('/') => self.prefix(prefix, new),
             Some(_) => return Err(RouteError::InvalidPattern { path: path.to_owned() }),
-            None => self.exact.entry(path.to_owned()).or_default(),
+            None => self.exact.entry(path.to_owned()).or_insert(new),
         };
         if routes.iter().any(|known| known.method == route.method) {
             return Err(RouteError::Duplicate { method: route.method, path: path.to_owned() });
@@ -216,12 +254,12 @@ impl Routes {
         Ok(())
     }
 
-    fn prefix(&mut self, prefix: &str) -> &mut Vec<Route> {
+    fn prefix(&mut self, prefix: &str, new: PathRoutes) -> &mut PathRoutes {
         let index = match self.prefixes.iter().position(|(known, _)| known == prefix) {
             Some(index) => index,
             None => {
                 let index = self.prefixes.partition_point(|(known, _)| prefix.len() <= known.len());
-                self.prefixes.insert(index, (prefix.to_owned(), Vec::new()));
+                self.prefixes.insert(index, (prefix.to_owned(), new));
                 index
             }
         };
@@ -230,14 +268,23 @@ impl Routes {
 
     /// Lists method and path of every route, sorted.
     pub fn list(&self) -> Vec<(Method, String)> {
-        let exact = self.exact.iter().map(|(path, routes)| (path.clone(), routes));
-        let prefixes = self.prefixes.iter().map(|(prefix, routes)| (format!("{prefix}*"), routes));
         let mut list = Vec::with_capacity(self.len);
-        for (path, routes) in exact.chain(prefixes) {
-            list.extend(routes.iter().map(|route| (route.method.clone(), path.clone())));
+        for (path, of_path) in self.patterns() {
+            list.extend(of_path.routes.iter().map(|route| (route.method.clone(), path.clone())));
         }
         list.sort_by(|a, b| (&a.1, a.0.as_str()).cmp(&(&b.1, b.0.as_str())));
         list
+    }
+
+    /// Returns the pattern with this number, or `none`.
+    pub(crate) fn pattern(&self, id: RouteId) -> String {
+        let found = self.patterns().find(|(_, of_path)| of_path.id == id);
+        found.map_or("none".to_owned(), |(pattern, _)| pattern)
+    }
+
+    fn patterns(&self) -> impl Iterator<Item = (String, &PathRoutes)> {
+        let exact = self.exact.iter().map(|(path, of_path)| (path.clone(), of_path));
+        exact.chain(self.prefixes.iter().map(|(prefix, of_path)| (format!("{prefix}*"), of_path)))
     }
 
     /// Splits the table for two listeners; returns that of the public and that of the admin listener.
@@ -247,37 +294,39 @@ impl Routes {
     pub fn split_admin(self) -> (Self, Self) {
         let mut public = Self { exact: HashMap::new(), prefixes: Vec::new(), len: 0 };
         let mut admin = Self { exact: HashMap::new(), prefixes: Vec::new(), len: 0 };
+        let count = |of_path: &Option<PathRoutes>| of_path.as_ref().map_or(0, |of_path| of_path.routes.len());
         for (path, routes) in self.exact {
-            let (of_public, of_admin) = split_routes(&path, routes);
-            public.len += of_public.len();
-            admin.len += of_admin.len();
-            public.exact.extend((!of_public.is_empty()).then(|| (path.clone(), of_public)));
-            admin.exact.extend((!of_admin.is_empty()).then_some((path, of_admin)));
+            let (of_public, of_admin) = routes.split(&path);
+            public.len += count(&of_public);
+            admin.len += count(&of_admin);
+            public.exact.extend(of_public.map(|routes| (path.clone(), routes)));
+            admin.exact.extend(of_admin.map(|routes| (path, routes)));
         }
         for (prefix, routes) in self.prefixes {
-            let (of_public, of_admin) = split_routes(&prefix, routes);
-            public.len += of_public.len();
-            admin.len += of_admin.len();
-            public.prefixes.extend((!of_public.is_empty()).then(|| (prefix.clone(), of_public)));
-            admin.prefixes.extend((!of_admin.is_empty()).then_some((prefix, of_admin)));
+            let (of_public, of_admin) = routes.split(&prefix);
+            public.len += count(&of_public);
+            admin.len += count(&of_admin);
+            public.prefixes.extend(of_public.map(|routes| (prefix.clone(), routes)));
+            admin.prefixes.extend(of_admin.map(|routes| (prefix, routes)));
         }
         (public, admin)
     }
 
     /// Finds the route of a request; `GET` also handles `HEAD`, unless that has its own route.
-    pub(crate) fn find(&self, method: &Method, path: &str) -> Result<&Route, RouteMiss> {
+    pub(crate) fn find(&self, method: &Method, path: &str) -> Result<RouteMatch<'_>, RouteMiss> {
         let prefixed = || self.prefixes.iter().find(|(prefix, _)| path.starts_with(prefix));
         let of_account = || self.prefixes.iter().find(|(prefix, _)| prefix == ACCOUNT && is_of_account(path));
         let prefixed = || prefixed().or_else(of_account).map(|(_, routes)| routes);
-        let no_route = || RouteMiss { error: ApiError::NoRoute, error_format: openai_error };
-        let routes = self.exact.get(path).or_else(prefixed).ok_or_else(no_route)?;
+        let no_route =
+            || RouteMiss { id: RouteId::NONE, error: ApiError::NoRoute, error_format: openai_error };
+        let PathRoutes { id, routes } = self.exact.get(path).or_else(prefixed).ok_or_else(no_route)?;
         let with_method = |method| routes.iter().find(|route| route.method == method);
         let found =
             with_method(method).or_else(|| with_method(&Method::GET).filter(|_| method == Method::HEAD));
-        found.ok_or_else(|| {
+        found.map(|route| RouteMatch { route, id: *id }).ok_or_else(|| {
             let methods: Vec<&str> = routes.iter().map(|route| route.method.as_str()).collect();
             let error_format = routes.first().map_or(openai_error as ErrorFormat, |route| route.error_format);
-            RouteMiss { error: ApiError::Method { allow: methods.join(", ") }, error_format }
+            RouteMiss { id: *id, error: ApiError::Method { allow: methods.join(", ") }, error_format }
         })
     }
 }
@@ -336,7 +385,7 @@ mod tests {
     }
 
     fn found(table: &Routes, method: Method, path: &str) -> Result<Access, ApiError> {
-        table.find(&method, path).map(|route| route.access).map_err(|miss| miss.error)
+        table.find(&method, path).map(|found| found.route.access).map_err(|miss| miss.error)
     }
 
     #[test]

@@ -8,6 +8,7 @@ use core::task::Poll;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use evenkeel_telemetry::request_context::with_request_id;
 use http::header::{CONNECTION, HOST};
 use http::{HeaderMap, HeaderValue, Request, Version};
 use hyper::body::{Body as _, Incoming};
@@ -17,12 +18,14 @@ use crate::body::Response;
 use crate::body_budget::BodyBudget;
 use crate::connections::{ConnectionClass, OpenConnection};
 use crate::disconnect::{Disconnect, RequestGuard, TrackedBody};
+use crate::metrics::ResponseMetrics;
 use crate::origin::{check_json, is_api};
 use crate::received_body::BodyLimits;
 use crate::request_body::RequestBody;
 use crate::request_id::{REQUEST_ID, RequestIds};
 use crate::route::{
-    Encryption, HandlerFuture, LIVE, METRICS, READY, RateLimit, Route, RouteMiss, Routes, ServerRequest,
+    Encryption, HandlerFuture, LIVE, METRICS, READY, RateLimit, Route, RouteMatch, RouteMiss, Routes,
+    ServerRequest,
 };
 use crate::sending::ResponseStream;
 use crate::tenant::{Authenticator, Caller};
@@ -46,6 +49,7 @@ pub(crate) struct RequestService {
     pub(crate) budget: Arc<BodyBudget>,
     pub(crate) body_limits: BodyLimits,
     pub(crate) encryption: Encryption,
+    pub(crate) responses: ResponseMetrics,
 }
 
 /// The connection on which a request arrived.
@@ -76,9 +80,9 @@ impl RequestService {
         let version = request.version();
         let is_large = request.body().size_hint().exact().is_none_or(|bytes| SKIPPED_MAX < bytes);
         let request_id = self.ids.for_request(request.headers());
-        let (route, error_format) = match self.routes.find(&method, request.uri().path()) {
-            Ok(route) => (Ok(route), route.error_format),
-            Err(RouteMiss { error, error_format }) => (Err(error), error_format),
+        let (route, route_id, error_format) = match self.routes.find(&method, request.uri().path()) {
+            Ok(RouteMatch { route, id }) => (Ok(route), id, route.error_format),
+            Err(RouteMiss { id, error, error_format }) => (Err(error), id, error_format),
         };
         let result = match self.dispatch(
             route,
@@ -88,7 +92,7 @@ impl RequestService {
             request_id.clone(),
             disconnect,
         ) {
-            Ok(future) => catch_panic(future).await,
+            Ok(future) => run_handler(future, &request_id).await,
             Err(error) => Err(error),
         };
         let is_unread = is_large && !guard.is_body_read();
@@ -96,6 +100,7 @@ impl RequestService {
         let must_close = version < Version::HTTP_2 && (is_unread || is_last);
         let mut response = result.unwrap_or_else(|error| error_format(error, &request_id));
         response.headers_mut().insert(REQUEST_ID, request_id);
+        self.responses.count(route_id, response.status(), || self.routes.pattern(route_id));
         if must_close {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -170,11 +175,12 @@ fn check_single_values(headers: &HeaderMap) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Turns a panic in a handler into an internal error for its request.
-async fn catch_panic(future: HandlerFuture) -> Result<Response, ApiError> {
+/// Runs a handler: the lines that it logs have the request id, and a panic becomes an internal error of its request.
+async fn run_handler(future: HandlerFuture, request_id: &HeaderValue) -> Result<Response, ApiError> {
     let mut future = pin!(future);
     poll_fn(|cx| {
-        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx)));
+        let poll = || with_request_id(request_id.as_bytes(), || future.as_mut().poll(cx));
+        let polled = catch_unwind(AssertUnwindSafe(poll));
         polled.unwrap_or(Poll::Ready(Err(ApiError::Internal)))
     })
     .await

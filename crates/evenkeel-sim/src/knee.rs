@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_pipeline::{
     Arrival, EngineLoad, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority,
-    RequestEnd, RequestId, Slots,
+    RequestEnd, RequestId, Slots, TenantFlow,
 };
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::concurrency_limit::ResponseDelivery;
@@ -291,6 +291,7 @@ impl<'a> KneeSim<'a> {
             deadline: Some(self.plan.duration),
             request: RequestKind::Infer,
             priority: Priority::Interactive,
+            flow: TenantFlow::default(),
         };
         let id = self.pipeline.handle_arrival(self.event_queue.now(), arrival);
         let sent_at = Instant::ORIGIN;

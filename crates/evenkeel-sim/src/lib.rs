@@ -25,8 +25,8 @@ pub use scenario::{
     AdmitPolicy, Demand, NodePlan, PathPlan, Scenario, ServiceOrder, TenantAction, TenantPlan,
 };
 pub use scenarios::{
-    by_name, database, demo, flood_and_trickle, inference, names, park_wake_storm, sybil, weight_change,
-    weights,
+    agent_loop, by_name, classes, database, demo, flood_and_trickle, inference, invented_sessions, names,
+    park_wake_storm, sybil, weight_change, weights,
 };
 pub use simulation::{SimError, run};
 

@@ -1,5 +1,6 @@
 //! Scenarios: tenants, nodes and policies of a simulation.
 
+use evenkeel_pipeline::TenantFlow;
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
@@ -27,11 +28,15 @@ pub struct Scenario {
     pub changes: Vec<(Duration, TenantAction)>,
 }
 
-/// One tenant and its demand.
+/// One tenant, or one member of a team that is a tenant, and its demand.
 #[derive(Clone, Debug)]
 pub struct TenantPlan {
     /// Name in reports.
     pub name: &'static str,
+    /// Tenant whose requests these are; the plan's own unless it is one member of a team.
+    pub team: Option<TenantId>,
+    /// Class and session of its requests within the tenant; FIFO ignores them.
+    pub flow: TenantFlow,
     pub weight: Weight,
     /// Number of affinity keys over which it spreads its requests; each is one conversation, which prefers one node.
     pub keys: u32,
@@ -47,6 +52,8 @@ impl TenantPlan {
     pub fn new(name: &'static str, demand: Demand) -> Self {
         Self {
             name,
+            team: None,
+            flow: TenantFlow::default(),
             weight: Weight::ONE,
             keys: 1,
             demand,

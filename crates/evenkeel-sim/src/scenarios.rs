@@ -1,5 +1,6 @@
 //! Predefined scenarios.
 
+use evenkeel_pipeline::{Class, SessionId, TenantFlow};
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
@@ -14,11 +15,14 @@ use crate::scenario::{
 /// Creates a scenario from a seed.
 type Make = fn(u64) -> Scenario;
 
-const ALL: [(&str, Make); 8] = [
+const ALL: [(&str, Make); 11] = [
     ("flood", flood_and_trickle),
     ("weights", weights),
     ("weight-change", weight_change),
     ("sybil", sybil),
+    ("agent-loop", agent_loop),
+    ("classes", classes),
+    ("invented-sessions", invented_sessions),
     ("park-wake", park_wake_storm),
     ("inference", inference),
     ("database", database),
@@ -63,6 +67,45 @@ pub fn weight_change(seed: u64) -> Scenario {
 pub fn sybil(seed: u64) -> Scenario {
     let many = TenantPlan { keys: 10, ..weighted("sybil", 1) };
     one_node(seed, vec![many, weighted("plain", 1), weighted("simple", 1)], 1)
+}
+
+/// Creates a team with an agent that always has 100 requests waiting and nine members who send one now and then, and
+/// another backlogged tenant, on four slots.
+pub fn agent_loop(seed: u64) -> Scenario {
+    let names = ["amy", "ben", "cal", "dee", "eve", "fay", "gus", "hal", "ivy"];
+    let mut tenants = vec![TenantPlan::new("agent", Demand::Backlog(100))];
+    tenants.extend(names.map(|name| TenantPlan::new(name, Demand::Every(Duration::from_millis(200)))));
+    for (id, member) in (0..).zip(&mut tenants) {
+        member.team = Some(TenantId(0));
+        member.flow.session = Some(SessionId(id));
+    }
+    tenants.push(weighted("other", 1));
+    one_node(seed, tenants, 4)
+}
+
+/// Creates one tenant with a flood of high requests, fewer normal and few low ones, all backlogged.
+pub fn classes(seed: u64) -> Scenario {
+    let plan = |name, class, depth| TenantPlan {
+        team: Some(TenantId(0)),
+        flow: TenantFlow { session: None, class },
+        ..TenantPlan::new(name, Demand::Backlog(depth))
+    };
+    let tenants =
+        vec![plan("high", Class::High, 100), plan("normal", Class::Normal, 20), plan("low", Class::Low, 5)];
+    one_node(seed, tenants, 1)
+}
+
+/// Creates a tenant that spreads its requests over nine sessions in three classes, and one that names neither.
+pub fn invented_sessions(seed: u64) -> Scenario {
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+    let member = |(id, name): (u64, &'static str)| TenantPlan {
+        team: Some(TenantId(0)),
+        flow: TenantFlow { session: Some(SessionId(id)), class: Class::ALL[id as usize % Class::COUNT] },
+        ..weighted(name, 1)
+    };
+    let mut tenants: Vec<_> = (0..).zip(names).map(member).collect();
+    tenants.push(weighted("plain", 1));
+    one_node(seed, tenants, 1)
 }
 
 /// Creates three tenants, of which a random one is parked or woken every 100 µs for 50 s.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_pipeline::{
     AdmitRule, Arrival, InvalidOptions, ModelId, NodeSpec, OptimizedLoadManager, PathSpec, PipelineOptions,
-    Priority, RegistryError, Rejection, RequestEnd, RequestId, Slots, TenantRule,
+    Priority, RegistryError, Rejection, RequestEnd, RequestId, Slots, TenantFlow, TenantRule,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
@@ -194,6 +194,10 @@ impl<'a> Simulation<'a> {
             deadline: None,
             request: self.scenario.request,
             priority: Priority::Interactive,
+            flow: match self.scenario.order {
+                ServiceOrder::Drr => plan.flow,
+                ServiceOrder::Fifo => TenantFlow::default(),
+            },
         };
         let request = self.pipeline.handle_arrival(self.event_queue.now(), arrival);
         self.requests.insert(request, SimRequest { number, tenant, key, actual, sent: None });
@@ -204,7 +208,7 @@ impl<'a> Simulation<'a> {
     /// Returns the tenant id to use in the pipeline; with FIFO, all tenants have the same one.
     fn pipeline_tenant(&self, tenant: TenantId) -> TenantId {
         match self.scenario.order {
-            ServiceOrder::Drr => tenant,
+            ServiceOrder::Drr => self.scenario.tenants[tenant.index()].team.unwrap_or(tenant),
             ServiceOrder::Fifo => TenantId(0),
         }
     }

@@ -19,7 +19,7 @@ use evenkeel_server::route::{Handler, RateLimit, Route, RouteError, Routes, Serv
 use evenkeel_server::scheduling::ScheduledTenants;
 use evenkeel_server::sigv4::SignatureVerifier;
 use evenkeel_server::tenant::{Access, Authenticator, TENANTS_MAX, Tenant};
-use evenkeel_telemetry::{ExplainedRequest, Observer, RegisterError, Registry};
+use evenkeel_telemetry::{ExplainNames, ExplainedRequest, Observer, RegisterError, Registry};
 use http::{HeaderValue, Method};
 
 use crate::database::Database;
@@ -279,7 +279,8 @@ impl SqlApi {
             let is_pool = |database: &&Arc<Database>| database.nodes().any(|pool| pool.model == model);
             self.databases.iter().find(is_pool).map(|database| Arc::from(database.options.name.as_str()))
         };
-        observer.explain(self.scheduler.now(), request_id, datasource)
+        let names = ExplainNames { model: &datasource, path: &|_, _| None };
+        observer.explain(self.scheduler.now(), request_id, names)
     }
 
     /// Reports whether the server is shutting down.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use evenkeel_pipeline::{
     Arrival, AttemptFailure, ModelId, NodeSpec, Priority, RedirectOptions, Redirector, RegistryError,
-    Rejection, Slots,
+    Rejection, Slots, TenantFlow,
 };
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::NodeId;
@@ -155,6 +155,7 @@ impl Database {
             deadline: Some(request.deadline.saturating_duration_since(Instant::now())),
             request: request.kind,
             priority: Priority::Interactive,
+            flow: TenantFlow::default(),
         };
         let slot = self.scheduler.submit(arrival, request.name).await;
         let slot = slot.map_err(|rejected| self.rejected(pool, &rejected.rejection))?;

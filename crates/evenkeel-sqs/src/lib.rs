@@ -40,5 +40,5 @@ mod time;
 
 pub use access::owner_name;
 pub use api::SqsApi;
-pub use options::SqsOptions;
+pub use options::{SqsOptions, TargetCheck};
 pub use stored_headers::{client_key, header_of, tenant_to_charge};

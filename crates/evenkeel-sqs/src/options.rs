@@ -1,5 +1,8 @@
 //! Options of the SQS API.
 
+use core::fmt;
+use std::sync::Arc;
+
 use evenkeel_policy::account::AccountNumber;
 use evenkeel_queue::QueueSettings;
 
@@ -17,7 +20,19 @@ pub struct SqsOptions {
     /// Maximum number of queues with their own metric series; the others are counted as `other`.
     pub queues_metered_max: usize,
     /// Checks the dispatch target of a queue; returns the message for the client if it is invalid.
-    pub check_target: fn(&str) -> Result<(), String>,
+    pub check_target: TargetCheck,
+}
+
+type CheckTarget = dyn Fn(&str) -> Result<(), String> + Send + Sync;
+
+/// Checks the dispatch target of a queue.
+#[derive(Clone)]
+pub struct TargetCheck(pub Arc<CheckTarget>);
+
+impl fmt::Debug for TargetCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TargetCheck(..)")
+    }
 }
 
 impl Default for SqsOptions {
@@ -28,7 +43,7 @@ impl Default for SqsOptions {
             scheme: "http",
             defaults: QueueSettings::default(),
             queues_metered_max: 256,
-            check_target: |_| Err("dispatch is not available".to_owned()),
+            check_target: TargetCheck(Arc::new(|_| Err("dispatch is not available".to_owned()))),
         }
     }
 }

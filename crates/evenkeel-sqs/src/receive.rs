@@ -168,7 +168,7 @@ impl SqsApi {
         let attributes: Vec<Attribute<'a>> =
             stored.attributes.into_iter().filter(|attribute| filter.includes(attribute.name)).collect();
         ReceivedMessage {
-            message_id: delivery.id.to_string(),
+            message_id: queue.message_ids().format(delivery.id),
             receipt_handle: delivery.receipt.as_str(),
             body_md5: hex(&stored.body_md5),
             body,

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_queue::message_ids::MessageIds;
 use evenkeel_queue::{DeliveryOrder, MessageId, NewMessage, Payload, Queue};
 use evenkeel_server::hex::hex;
 use serde::{Deserialize, Serialize};
@@ -61,8 +62,8 @@ pub(crate) struct SendResponse {
 
 impl SendResponse {
     /// Sets the message id, and the sequence number on FIFO queues.
-    fn set_id(&mut self, id: MessageId, order: DeliveryOrder) {
-        self.message_id = id.to_string();
+    fn set_id(&mut self, ids: &MessageIds, id: MessageId, order: DeliveryOrder) {
+        self.message_id = ids.format(id);
         self.sequence_number = (order == DeliveryOrder::Fifo).then(|| sequence_number(id));
     }
 }
@@ -77,7 +78,7 @@ impl SqsApi {
         let dedup = DedupPolicy::of(&queue.descriptor());
         let (message, mut response) = prepare(context, &queue, dedup, request)?;
         let ids = queue.enqueue(vec![message]).await?;
-        response.set_id(*ids.first().ok_or(SqsError::Internal)?, dedup.order);
+        response.set_id(queue.message_ids(), *ids.first().ok_or(SqsError::Internal)?, dedup.order);
         self.count_sent(&queue, 1);
         Ok(response)
     }
@@ -112,7 +113,7 @@ impl SqsApi {
         let ids = queue.enqueue(messages).await?;
         self.count_sent(&queue, ids.len() as u64);
         for (response, id) in batch.successful.iter_mut().zip(ids) {
-            response.set_id(id, dedup.order);
+            response.set_id(queue.message_ids(), id, dedup.order);
         }
         Ok(batch)
     }

@@ -34,19 +34,20 @@ mod pipeline_metrics;
 mod prometheus;
 mod registry;
 mod relay_metrics;
+pub mod request_context;
 mod request_log;
 mod secret;
 pub mod trace;
 
 pub use event::{Event, HandoverFailure, NodeEvent, RejectReason, Step};
-pub use explain::{ExplainedRequest, ExplainedStep, REQUESTS_EXPLAINED_MAX};
+pub use explain::{ExplainNames, ExplainedRequest, ExplainedStep, REQUESTS_EXPLAINED_MAX};
 pub use family::{Family, Label, Metric, MetricDesc, OTHER, VALUE_LEN_MAX};
 pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramSnapshot};
 pub use observer::Observer;
 pub use path_metrics::{DatagramDrop, LinkMetrics, PathGauges, PathMetrics, PathSource};
 pub use pipeline_metrics::{
-    DURATION_BOUNDS, EngineGauges, MetricLimits, NodeGauges, PEERS_MAX, POOLS_MAX, PipelineMetrics,
-    RouterGauges, RouterMetrics,
+    BreakerGauge, DURATION_BOUNDS, EngineGauges, MetricLimits, NodeGauges, PEERS_MAX, POOLS_MAX,
+    PipelineMetrics, RouterGauges, RouterMetrics,
 };
 pub use registry::{BOUNDS_MAX, CONTENT_TYPE, FAMILIES_MAX, RegisterError, Registry, SOURCES_MAX};
 pub use relay_metrics::{ForwardedTraffic, RelayMetrics, RouteMetrics};

@@ -8,10 +8,13 @@ use tracing::{Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::JsonFields;
 use tracing_subscriber::layer::SubscriberExt;
 
 use crate::event::{Event, EventDisplay, NodeEvent};
 use crate::pipeline_metrics::PipelineMetrics;
+use crate::request_context::WithRequestId;
+use crate::request_log::RequestLog;
 
 /// Filter used when none is given.
 const FILTER_DEFAULT: &str = "info";
@@ -89,12 +92,24 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let LogOptions { filter, format } = options;
-    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer);
+    let lines = tracing_subscriber::fmt::format();
     let lines = match format {
-        Format::Human => lines.boxed(),
-        Format::Json => lines.json().flatten_event(true).boxed(),
+        Format::Human => {
+            let lines = lines.with_ansi(has_colors());
+            layer.event_format(WithRequestId { lines, format }).boxed()
+        }
+        Format::Json => {
+            let lines = lines.json().flatten_event(true);
+            layer.fmt_fields(JsonFields::new()).event_format(WithRequestId { lines, format }).boxed()
+        }
     };
     tracing_subscriber::registry().with(filter).with(lines)
+}
+
+/// Reports whether readable lines are coloured: unless `NO_COLOR` is set and not empty.
+fn has_colors() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// The log line written at startup.
@@ -118,11 +133,13 @@ impl StartupLine<'_> {
 
 /// Logs an event: steps of requests at `debug`, changes of nodes at `info` or `warn`.
 ///
-/// Request ids are unique only within a pool, so the pool is logged as well. Names are looked up only if the line is
-/// written.
-pub(crate) fn log_event(event: &Event, metrics: &PipelineMetrics) {
+/// The pipeline's numbers of requests are unique only within a pool, so the pool is logged as well. The id that the
+/// client sees is that of the event's own request, which is often not the one that the current thread works on. Names
+/// and ids are looked up only if the line is written.
+pub(crate) fn log_event(event: &Event, metrics: &PipelineMetrics, requests: &RequestLog) {
     let node_name = || event.node().and_then(|node| metrics.node_name(node));
     let peer_name = || event.peer().and_then(|peer| metrics.peer_name(peer));
+    let client_id = || event.request().and_then(|request| requests.client_id(request));
     macro_rules! log {
         ($level:expr) => {
             tracing::event!(
@@ -130,6 +147,7 @@ pub(crate) fn log_event(event: &Event, metrics: &PipelineMetrics) {
                 $level,
                 event = event.as_str(),
                 pool = metrics.pool(),
+                request_id = client_id().as_deref(),
                 request = event.request().map(|request| request.0),
                 tenant = event.tenant().and_then(|tenant| metrics.tenant_name(tenant)),
                 tenant_id = event.tenant().map(|tenant| tenant.0),
@@ -138,7 +156,7 @@ pub(crate) fn log_event(event: &Event, metrics: &PipelineMetrics) {
                 peer = peer_name().as_deref(),
                 peer_id = event.peer().map(|peer| peer.0),
                 "{}",
-                EventDisplay { event, name: node_name().or_else(peer_name).as_deref() }
+                EventDisplay { event, name: node_name().or_else(peer_name).as_deref(), path: None }
             )
         };
     }

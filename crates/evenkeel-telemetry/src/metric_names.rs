@@ -91,6 +91,12 @@ metrics! {
     NODE_CHANGES_TOTAL = "evenkeel_node_changes_total": "events of nodes, by pool, node and event (label `to`)";
     NODE_SLOTS = "evenkeel_node_slots": "requests that a node may serve at once, by pool and node";
     NODE_BUSY = "evenkeel_node_busy": "slots of a node in use by this gateway, by pool and node";
+    NODE_UP = "evenkeel_node_up":
+        "1 if a node's last health check succeeded and its circuit breaker is not open, otherwise 0, by pool and node";
+    NODE_BREAKER_STATE = "evenkeel_node_breaker_state":
+        "state of a node's circuit breaker (0 closed, 1 half-open, 2 open), by pool and node";
+    NODE_RESPONSES_TOTAL = "evenkeel_node_responses_total":
+        "responses of nodes, those to failed attempts included, by pool, node and HTTP status";
     NODE_ENGINE_RUNNING = "evenkeel_node_engine_running":
         "requests an engine reports as running, including other clients', by pool and node";
     NODE_ENGINE_WAITING = "evenkeel_node_engine_waiting":

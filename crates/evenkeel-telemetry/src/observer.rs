@@ -66,7 +66,7 @@ impl Observer {
             router.record(event);
         }
         self.request_log.record(now, event);
-        logs::log_event(event, &self.metrics);
+        logs::log_event(event, &self.metrics, &self.request_log);
         if let Event::Node { node, change: NodeEvent::Removed } = event {
             self.metrics.forget_node(*node);
         }

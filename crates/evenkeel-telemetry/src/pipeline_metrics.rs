@@ -35,6 +35,12 @@ pub const POOLS_MAX: usize = 16;
 /// Maximum number of peers with their own series; further ones are recorded as `other`.
 pub const PEERS_MAX: usize = 64;
 
+/// Maximum number of HTTP statuses with their own series; further ones are recorded as `other`.
+const STATUSES_MAX: usize = 64;
+
+/// Status of a successful response.
+const OK: u16 = 200;
+
 /// Index of a tenant that is recorded as `other`.
 const NO_INDEX: usize = usize::MAX;
 
@@ -80,8 +86,20 @@ pub struct NodeGauges {
     pub slots: u32,
     /// Slots in use by this gateway.
     pub busy: u32,
+    /// True if its last health check succeeded.
+    pub is_healthy: bool,
+    pub breaker: BreakerGauge,
     /// Load reported by its engine, if any.
     pub engine: Option<EngineGauges>,
+}
+
+/// State of a node's circuit breaker, as exported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BreakerGauge {
+    #[default]
+    Closed = 0,
+    HalfOpen = 1,
+    Open = 2,
 }
 
 /// Load that an engine reports.
@@ -133,6 +151,9 @@ struct Families {
     node_events: Family<Counter, 3>,
     slots: Family<Gauge, 2>,
     busy: Family<Gauge, 2>,
+    up: Family<Gauge, 2>,
+    breaker_state: Family<Gauge, 2>,
+    responses: Family<Counter, 3>,
     engine_running: Family<Gauge, 2>,
     engine_waiting: Family<Gauge, 2>,
 }
@@ -158,6 +179,8 @@ struct NodeMetrics {
     name: Arc<str>,
     dispatched: Counter,
     first_byte: Histogram,
+    /// Responses with status 200; those with another status are rare, and their series are looked up.
+    ok: Counter,
     /// One per [`NodeEvent`].
     events: Vec<Counter>,
     /// Only of a node with several paths.
@@ -265,6 +288,9 @@ impl PipelineMetrics {
         let labels = [self.pool.as_str(), &*name];
         families.slots.with(labels).set(gauges.slots.into());
         families.busy.with(labels).set(gauges.busy.into());
+        let is_up = gauges.is_healthy && gauges.breaker != BreakerGauge::Open;
+        families.up.with(labels).set(is_up.into());
+        families.breaker_state.with(labels).set(gauges.breaker as i64);
         match gauges.engine {
             Some(EngineGauges { running, waiting }) => {
                 families.engine_running.with(labels).set(running.into());
@@ -272,6 +298,14 @@ impl PipelineMetrics {
             }
             None => families.remove_engine_gauges(&self.pool, &name),
         }
+    }
+
+    /// Counts a response of a node by its HTTP status.
+    pub fn record_response(&self, node: NodeId, status: u16) {
+        self.with_node(node, |node| match status {
+            OK => node.ok.count(),
+            _ => self.families.responses.with([&self.pool, &node.name, &status.to_string()]).count(),
+        });
     }
 
     /// Records the metrics of the paths of a node with several of them; a node without a name is skipped.
@@ -395,6 +429,7 @@ impl Families {
         let reason = Label { name: "reason", values_max: RejectReason::NAMES.len() };
         let outcome = Label { name: "outcome", values_max: RequestOutcome::NAMES.len() };
         let to = Label { name: "to", values_max: NodeEvent::NAMES.len() };
+        let status = Label { name: "status", values_max: STATUSES_MAX };
         Ok(Self {
             accepted: registry.counters(metric_names::ACCEPTED_TOTAL, [pool, tenant])?,
             admitted: registry.counters(metric_names::ADMITTED_TOTAL, [pool, tenant])?,
@@ -415,6 +450,9 @@ impl Families {
             node_events: registry.counters(metric_names::NODE_CHANGES_TOTAL, [pool, node, to])?,
             slots: registry.gauges(metric_names::NODE_SLOTS, [pool, node])?,
             busy: registry.gauges(metric_names::NODE_BUSY, [pool, node])?,
+            up: registry.gauges(metric_names::NODE_UP, [pool, node])?,
+            breaker_state: registry.gauges(metric_names::NODE_BREAKER_STATE, [pool, node])?,
+            responses: registry.counters(metric_names::NODE_RESPONSES_TOTAL, [pool, node, status])?,
             engine_running: registry.gauges(metric_names::NODE_ENGINE_RUNNING, [pool, node])?,
             engine_waiting: registry.gauges(metric_names::NODE_ENGINE_WAITING, [pool, node])?,
         })
@@ -446,6 +484,7 @@ impl Families {
             name: node.into(),
             dispatched: self.dispatched.with([pool, node]),
             first_byte: self.first_byte.with([pool, node]),
+            ok: self.responses.with([pool, node, "200"]),
             events: NodeEvent::NAMES.iter().map(|name| self.node_events.with([pool, node, name])).collect(),
             paths: None,
         }
@@ -462,6 +501,9 @@ impl Families {
         self.node_events.forget(&[pool, node]);
         self.slots.forget(&[pool, node]);
         self.busy.forget(&[pool, node]);
+        self.up.forget(&[pool, node]);
+        self.breaker_state.forget(&[pool, node]);
+        self.responses.forget(&[pool, node]);
         self.remove_engine_gauges(pool, node);
     }
 

@@ -4,9 +4,9 @@
 //! Memory is allocated as requests arrive and reused for later ones. A search by a client's id compares it with all
 //! requests, 1024 at a time under the lock, so that finding a request costs nothing until someone asks for it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use evenkeel_policy::id::{NodeId, RequestId, TenantId};
+use evenkeel_policy::id::{ModelId, NodeId, RequestId, TenantId};
 use evenkeel_policy::time::Instant;
 use parking_lot::Mutex;
 
@@ -72,6 +72,21 @@ pub struct RequestHistory {
     pub omitted: u64,
 }
 
+/// Time that a request spent in the queue before its first attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wait {
+    pub(crate) from: Instant,
+    pub(crate) until: Instant,
+}
+
+/// Requests that were dispatched while another one waited.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Overtakers {
+    pub(crate) by_tenant: BTreeMap<TenantId, u64>,
+    /// False if the log may have dropped some of them.
+    pub(crate) is_complete: bool,
+}
+
 impl RequestLog {
     pub fn new(limits: RequestLogLimits) -> Self {
         Self { limits, requests: Mutex::default(), changes: Mutex::default() }
@@ -115,6 +130,13 @@ impl RequestLog {
         }
     }
 
+    /// Returns the id that the client of a request sees.
+    pub(crate) fn client_id(&self, request: RequestId) -> Option<String> {
+        let requests = self.requests.lock();
+        let entry = &requests.entries[*requests.by_id.get(&request)?];
+        String::from_utf8(entry.client_id.clone()).ok().filter(|id| !id.is_empty())
+    }
+
     /// Returns the steps of a request, unless it is too old to be in the log.
     pub fn history(&self, request: RequestId) -> Option<RequestHistory> {
         let requests = self.requests.lock();
@@ -140,6 +162,28 @@ impl RequestLog {
                 }
             }
         }
+    }
+
+    /// Counts, by tenant, the other requests for the same model that were dispatched while `history` waited.
+    pub(crate) fn dispatched_during(&self, history: &RequestHistory, wait: Wait) -> Overtakers {
+        let mut overtakers = Overtakers::default();
+        let Some(model) = history.model() else { return overtakers };
+        let requests = self.requests.lock();
+        // The oldest entry that is left began after the wait, so an older one may be missing.
+        let is_full = requests.entries.len() == self.limits.requests_max;
+        let oldest = requests.entries.get(requests.next).filter(|_| is_full);
+        overtakers.is_complete =
+            oldest.and_then(|entry| entry.steps.first()).is_none_or(|(at, _)| *at < wait.from);
+        let others = requests.entries.iter().filter(|entry| entry.request != history.request);
+        for entry in others.filter(|entry| entry.model() == Some(model)) {
+            let is_during = |at: Instant| wait.from <= at && at <= wait.until;
+            let dispatched =
+                |&(at, step): &(Instant, Step)| is_during(at) && matches!(step, Step::Dispatched { .. });
+            if entry.steps.iter().any(dispatched) {
+                *overtakers.by_tenant.entry(entry.tenant).or_default() += 1;
+            }
+        }
+        overtakers
     }
 
     /// Returns the last node changes, oldest first.
@@ -189,6 +233,24 @@ impl RequestRing {
 }
 
 impl RequestHistory {
+    fn model(&self) -> Option<ModelId> {
+        match self.steps.first() {
+            Some((_, Step::Accepted { model, .. })) => Some(*model),
+            _ => None,
+        }
+    }
+
+    /// Returns the time that the request waited for its first attempt, or until `now` if it still waits; `None` if it
+    /// was rejected or is not in the queue.
+    pub(crate) fn wait(&self, now: Instant) -> Option<Wait> {
+        let from =
+            self.steps.iter().find_map(|(at, step)| matches!(step, Step::Admitted { .. }).then_some(*at))?;
+        let dispatched =
+            self.steps.iter().find_map(|(at, step)| matches!(step, Step::Dispatched { .. }).then_some(*at));
+        let is_waiting = matches!(self.steps.last(), Some((_, Step::Admitted { .. } | Step::Delayed { .. })));
+        dispatched.or(is_waiting.then_some(now)).map(|until| Wait { from, until })
+    }
+
     fn push(&mut self, now: Instant, step: Step, steps_max: usize) {
         if self.steps.len() >= steps_max {
             self.omitted += 1;

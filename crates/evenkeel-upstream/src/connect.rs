@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::{Origin, UpstreamError, after};
+use super::{LinkLocalPolicy, Origin, UpstreamError, after};
 
 /// Longest wait for a link that is down; shorter than the time limit of a health check, whose error then has the cause.
 const LINK_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -33,11 +33,12 @@ pub(super) enum Transport {
 pub(super) async fn connect(
     origin: &Origin,
     settings: &ConnectionPoolConfig,
+    link_local: LinkLocalPolicy,
     tls: &TlsConnector,
 ) -> Result<Transport, UpstreamError> {
     let deadline = after(settings.connect_timeout);
     let connecting = async {
-        let stream = connect_any(resolve(origin).await?, deadline).await?;
+        let stream = connect_any(link_local.retain(resolve(origin).await?)?, deadline).await?;
         set_options(&stream, settings)
             .map_err(|error| UpstreamError::Connect { error: error.to_string() })?;
         let Some(name) = origin.tls_name() else { return Ok(Transport::Plain(stream)) };
@@ -181,7 +182,7 @@ mod tests {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let origin = Origin::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let tls = TlsConnector::from(TlsRoots::default().into_client_config());
-        match connect(&origin, &settings, &tls).await.unwrap() {
+        match connect(&origin, &settings, LinkLocalPolicy::Refuse, &tls).await.unwrap() {
             Transport::Plain(stream) => stream,
             _ => panic!("connected with TLS or over a link to an http:// origin"),
         }

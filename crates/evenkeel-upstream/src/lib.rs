@@ -11,6 +11,9 @@
 //! sending any part of a response; [`Upstream::send_once`] never resends. A response that two parsers could frame
 //! differently is an error.
 //!
+//! Link-local and cloud metadata addresses are refused unless [`LinkLocalPolicy::Allow`] is set, whatever name leads there.
+//! Redirects are not followed.
+//!
 //! Limits: at most `max_idle_per_host` idle connections per origin, each for at most `idle_timeout`; `connect_timeout`
 //! for name resolution, TCP and TLS together; `request_timeout` until the response head, and then between two chunks.
 
@@ -20,6 +23,7 @@ mod connection;
 mod error;
 mod framing;
 mod head;
+mod link_local;
 mod link_table;
 mod origin;
 mod pool;
@@ -28,6 +32,7 @@ mod roots;
 
 pub use body::UpstreamBody;
 pub use error::{SendOnceError, UpstreamError};
+pub use link_local::{LinkLocalError, LinkLocalPolicy, is_link_local_or_metadata};
 pub use link_table::LinkTable;
 pub use origin::{Origin, UrlError};
 pub use roots::{TlsRoots, TlsRootsError};
@@ -55,6 +60,7 @@ pub struct Upstream {
     tls: TlsConnector,
     pool: Arc<ConnectionPool>,
     links: LinkTable,
+    link_local: LinkLocalPolicy,
 }
 
 /// Filter that drops and adds headers of a request.
@@ -71,7 +77,15 @@ impl Upstream {
     pub fn new(settings: ConnectionPoolConfig, roots: TlsRoots) -> Self {
         let pool = Arc::new(ConnectionPool::new(settings.max_idle_per_host, settings.idle_timeout));
         let tls = TlsConnector::from(roots.into_client_config());
-        Self { settings, tls, pool, links: LinkTable::default() }
+        Self { settings, tls, pool, links: LinkTable::default(), link_local: LinkLocalPolicy::default() }
+    }
+
+    /// Decides about connections to link-local and metadata addresses; the default is to refuse them.
+    ///
+    /// Origins over links are not affected: the other side of the link resolves them, and has a list of allowed targets.
+    #[must_use]
+    pub fn with_link_local(self, link_local: LinkLocalPolicy) -> Self {
+        Self { link_local, ..self }
     }
 
     /// Reaches origins [over links](Origin::over_link) by these links.
@@ -147,7 +161,7 @@ impl Upstream {
                 Err(_) => {}
             }
         }
-        let transport = connect::connect(origin, &self.settings, &self.tls).await;
+        let transport = connect::connect(origin, &self.settings, self.link_local, &self.tls).await;
         let (response, connection) = self.exchange_once(transport, origin, request, filter).await?;
         let reuse = PoolPlace { origin: origin_pool, pool: self.pool.clone() };
         Ok(response.map(|()| UpstreamBody::new(connection, Some(reuse))))

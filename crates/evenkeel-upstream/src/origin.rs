@@ -7,6 +7,8 @@ use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 use rustls::pki_types::ServerName;
 
+use crate::link_local::{LinkLocalError, LinkLocalPolicy, literal};
+
 /// Scheme, host, port and base path, as in `http://host:port/base`, and the link that leads to it. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct Origin {
@@ -87,6 +89,11 @@ impl Origin {
         &self.url.base
     }
 
+    /// Rejects a host that is the literal of a link-local or metadata address. A name is checked when it is resolved.
+    pub fn check_literal(&self, policy: LinkLocalPolicy) -> Result<(), LinkLocalError> {
+        literal(&self.url.host).map_or(Ok(()), |address| policy.check(address))
+    }
+
     pub(super) fn key(&self) -> &Arc<str> {
         &self.url.authority
     }
@@ -164,6 +171,22 @@ mod tests {
         assert_eq!(origin("http://[::1]:8000/v1").over_link("b").link_target(), "[::1]:8000");
         assert_eq!(origin("https://Engine").over_link("b").link_target(), "engine:443");
         assert_eq!((origin("http://a").link(), origin("http://a").over_link("b").link()), (None, Some("b")));
+    }
+
+    #[test]
+    fn the_literal_of_a_link_local_address_is_refused_and_a_name_is_not() {
+        let check = |url: &str| origin(url).check_literal(LinkLocalPolicy::Refuse).is_ok();
+        for url in [
+            "http://169.254.169.254",
+            "https://[fe80::1]:8000/v1",
+            "http://0xA9FEA9FE/",
+            "http://2852039166:80",
+        ] {
+            assert!(!check(url), "{url}");
+        }
+        for url in ["http://127.0.0.1", "http://metadata.google.internal", "http://[::1]"] {
+            assert!(check(url), "{url}");
+        }
     }
 
     #[test]

@@ -37,8 +37,8 @@ pub use cluster::{ClusterConfig, PeerConfig};
 pub use effective::{EffectiveConfig, Setting};
 pub use link::LinkConfig;
 pub use links::{LinkSettings, check_link};
-pub(crate) use llm::nodes_to_toml;
 pub use llm::{LlmConfig, StoredNodes};
+pub(crate) use llm::{check_addresses, nodes_to_toml};
 pub use queue::{QueueConfig, StoreKind};
 pub use reader::Flag;
 pub use server::{DATA_DIR_DEFAULT, LISTEN_DEFAULT, ServerConfig, TlsFiles};
@@ -97,11 +97,12 @@ impl Config {
             let path = link.path;
             let pipeline = PipelineOptions { load, quantum, swrr, path, ..PipelineOptions::default() };
             let links = links::read(root, &link.routes);
-            let llm = llm::read(&mut root.section("llm"), pipeline, &sources.nodes, &links);
+            let llm =
+                llm::read(&mut root.section("llm"), pipeline, &sources.nodes, &links, server.link_local);
             let queue = queue::read(&mut root.section("queue"));
             let (sql, known) = sql::read(&mut root.section("sql"));
-            let cluster = cluster::read(&mut root.section("cluster"));
-            let telemetry = telemetry::read(&mut root.section("telemetry"));
+            let cluster = cluster::read(&mut root.section("cluster"), server.link_local);
+            let telemetry = telemetry::read(&mut root.section("telemetry"), server.link_local);
             let tenants = tenants::read(root, &server.admin_key_hashes, TenantsFrom::ConfigFile(&known));
             (server, llm, queue, sql, cluster, link, links, telemetry, tenants)
         })

@@ -47,7 +47,7 @@ use thiserror::Error;
 use tokio::time::sleep;
 
 use crate::admin_key::{self, AdminKeyError};
-use crate::config::{Config, ConfigErrors, TelemetryConfig};
+use crate::config::{Config, ConfigErrors};
 use crate::data_dir::{DataDir, DataDirError, ServerUrls};
 use crate::node_store::NodeStore;
 use crate::sqs_key::SqsKeyError;
@@ -131,16 +131,17 @@ impl Gateway {
         listeners.set_metrics(&ServerMetrics::new(&registry)?);
         let router = RouterMetrics::new(&registry)?;
         let path_metrics = PathMetrics::new(&registry)?;
-        let (observer, exporter) = observer(&config.telemetry, &registry, &router, &path_metrics, &roots)?;
+        let (observer, exporter) = observer(&config, &registry, &router, &path_metrics, &roots)?;
         let links = GatewayLinks::new(&config, path_metrics);
         for link in loaded_links {
             links.start(link)?;
         }
         config.llm.options.pipeline.seed = random_seed();
         let pool = config.llm.options.pipeline.load.connection_pool;
-        let upstream = Upstream::new(pool, roots.clone()).with_links(links.table());
+        let client = |pool, roots| Upstream::new(pool, roots).with_link_local(server.link_local);
+        let upstream = client(pool, roots.clone()).with_links(links.table());
         // Webhooks have their own pool, so that their connections do not count in the metrics of nodes.
-        let webhooks = WebhookClient::new(Upstream::new(pool, roots.clone()), pool.request_timeout);
+        let webhooks = WebhookClient::new(client(pool, roots.clone()), pool.request_timeout);
         let llm = LlmApi::new(config.llm.options.clone(), upstream, Arc::new(observer))?;
         llm.set_tenants(&auth.tenants().all())?;
         let queue = QueueApi::open(&config, &data_dir, auth.clone(), &registry).await?;
@@ -363,18 +364,19 @@ fn random_seed() -> u64 {
 
 /// Creates the event sink of the LLM API, and the exporter of traces if one is configured.
 fn observer(
-    telemetry: &TelemetryConfig,
+    config: &Config,
     registry: &Registry,
     router: &RouterMetrics,
     paths: &PathMetrics,
     roots: &TlsRoots,
 ) -> Result<(Observer, Option<Exporter>), RegisterError> {
+    let telemetry = &config.telemetry;
     let observer = Observer::new(registry, "llm", telemetry.metric_limits, telemetry.request_log)?;
     let observer = observer.with_router(router.clone()).with_paths(paths.clone());
     let Some(traces) = telemetry.traces.clone() else { return Ok((observer, None)) };
     let tracer = Arc::new(Tracer::new(registry, traces.options)?);
     let observer = observer.with_tracer(tracer.clone());
-    Ok((observer, Some(Exporter::start(tracer, traces, roots.clone()))))
+    Ok((observer, Some(Exporter::start(tracer, traces, roots.clone(), config.server.link_local))))
 }
 
 /// Error when changing the tenants.

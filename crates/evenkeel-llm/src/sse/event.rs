@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::boundary::lines;
 use crate::json::{Cursor, JsonError, JsonErrorKind, Kind};
+use crate::response_check::BYTE_ORDER_MARK;
 use crate::usage::UsageFields;
 
 /// A parsed event; empty if it is not JSON.
@@ -13,6 +14,8 @@ pub(super) struct SseEvent {
     pub(super) tokens: u64,
     pub(super) usage: UsageFields,
     pub(super) done: bool,
+    /// An end-of-stream marker that carries nothing else.
+    pub(super) is_bare_end: bool,
     pub(super) error: bool,
     /// Neither JSON, nor an end-of-stream marker, nor a plain-text error.
     pub(super) is_invalid: bool,
@@ -49,7 +52,7 @@ impl SseEvent {
         let (data, is_error) = event_data(event);
         let Some(data) = data else { return Self::default() };
         if data.trim_ascii() == b"[DONE]" {
-            return Self { done: true, ..Self::default() };
+            return Self { done: true, is_bare_end: true, ..Self::default() };
         }
         match Self::read_json(&data) {
             Ok(parsed) => Self { error: parsed.error | is_error, ..parsed },
@@ -78,6 +81,7 @@ impl SseEvent {
             b"type" if cursor.kind()? == Kind::Text => {
                 let kind = cursor.text()?;
                 parsed.done |= END_MARKERS.contains(&kind.raw());
+                parsed.is_bare_end |= kind.raw() == b"message_stop";
                 parsed.error |= matches!(kind.raw(), b"error" | b"response.failed");
                 Ok(())
             }
@@ -128,6 +132,7 @@ impl SseEvent {
 pub(super) fn event_data(event: &[u8]) -> (Option<Cow<'_, [u8]>>, bool) {
     let mut data: Option<Cow<'_, [u8]>> = None;
     let mut is_error = false;
+    let event = event.strip_prefix(BYTE_ORDER_MARK).unwrap_or(event);
     for line in lines(event) {
         if let Some(value) = field_value(line, b"data") {
             match &mut data {

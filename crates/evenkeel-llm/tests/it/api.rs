@@ -8,6 +8,7 @@ mod failure;
 mod harness;
 mod media;
 mod nodes;
+mod response_check;
 mod response_headers;
 mod serve;
 mod tenants;

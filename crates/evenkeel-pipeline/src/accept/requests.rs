@@ -77,7 +77,7 @@ fn generation(request: RequestId) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::accept::{Arrival, Priority, RequestState};
+    use crate::accept::{Arrival, Priority, RequestState, TenantFlow};
     use evenkeel_policy::cost::Cost;
     use evenkeel_policy::id::{ModelId, TenantId};
     use evenkeel_policy::score::RequestKind;
@@ -113,9 +113,11 @@ mod tests {
             deadline: None,
             request: RequestKind::Infer,
             priority: Priority::Interactive,
+            flow: TenantFlow::default(),
         };
         RequestRecord {
             arrival,
+            flow: None,
             order,
             deadline_at: None,
             waiting_since: Instant::ORIGIN,

@@ -3,6 +3,7 @@
 //! Limits: one entry per requested model, per node, and per tenant seen.
 
 use evenkeel_policy::backpressure::BackpressureState;
+use evenkeel_policy::class::Class;
 use evenkeel_policy::concurrency_limit::LimitStatus;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::{ModelId, NodeId, TenantId};
@@ -110,6 +111,19 @@ pub struct TenantStatus {
     pub in_flight_cost: Cost,
     /// Total cost of its finished requests.
     pub served: Cost,
+    /// Its interactive requests by class, lowest class first.
+    pub classes: [ClassStatus; Class::COUNT],
+    /// Its background requests.
+    pub background: ClassStatus,
+}
+
+/// Status of one class of a tenant's requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassStatus {
+    /// Waiting requests.
+    pub waiting: usize,
+    /// Total cost of its finished requests.
+    pub served: Cost,
 }
 
 /// Statistics of the driver's connection pool, reported beside a [`Status`]; the pipeline opens no connections.
@@ -192,6 +206,19 @@ impl OptimizedLoadManager {
     }
 
     fn tenant_status(&self, id: TenantId, tenant: &TenantEntry) -> TenantStatus {
+        let mut classes = tenant.served.map(|served| ClassStatus { waiting: 0, served });
+        let mut background = ClassStatus { waiting: 0, served: tenant.served_background };
+        for (queue_id, queue) in self.wait_queue.queues() {
+            let Some(tenant_queue) = queue.tenant_queue(id) else { continue };
+            match queue_id.priority {
+                Priority::Interactive => {
+                    for class in Class::ALL {
+                        classes[class.index()].waiting += tenant_queue.waiting_of(class);
+                    }
+                }
+                Priority::Background => background.waiting += tenant_queue.waiting().count(),
+            }
+        }
         TenantStatus {
             tenant: id,
             weight: tenant.rule.weight,
@@ -199,7 +226,9 @@ impl OptimizedLoadManager {
             waiting: self.wait_queue.queues().map(|(_, queue)| queue.admission.waiting_of(id)).sum(),
             in_flight: tenant.in_flight,
             in_flight_cost: tenant.in_flight_cost,
-            served: tenant.served,
+            served: tenant.served.into_iter().fold(tenant.served_background, |sum, served| sum + served),
+            classes,
+            background,
         }
     }
 }

@@ -1,14 +1,14 @@
 //! One model's queue: tenant queues, queue capacity, throughput and charge-ahead.
 //!
-//! Guarantees: a tenant queue exists while its tenant holds queue capacity; its tenant is active in DRR while a request is
-//! queued.
+//! Guarantees: a tenant queue exists while a request of its tenant waits or is in flight; its tenant is active in DRR
+//! while a request is queued.
 
 use std::collections::BTreeMap;
 
 use evenkeel_policy::backpressure;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::drr::DrrScheduler;
-use evenkeel_policy::id::{RequestId, TenantId};
+use evenkeel_policy::id::{Key, RequestId, TenantId};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
@@ -16,7 +16,7 @@ use super::busy_throughput::{BusyThroughput, QueueLoad};
 use super::charge_ahead::ChargeAhead;
 use super::tenant_queue::TenantQueue;
 use super::{QueueEnd, key};
-use crate::accept::RequestRecord;
+use crate::accept::{Arrival, RequestRecord, TenantFlow};
 use crate::admit::AdmissionControl;
 
 /// Requests waiting for one model, at one priority.
@@ -26,17 +26,20 @@ pub(crate) struct ModelQueue {
     pub(crate) admission: AdmissionControl,
     pub(super) charge_ahead: ChargeAhead,
     tenant_queues: BTreeMap<TenantId, TenantQueue>,
+    /// Cloned to create a tenant queue.
+    template: TenantQueue,
     throughput: BusyThroughput,
 }
 
 impl ModelQueue {
-    pub(super) fn new(drr: DrrScheduler, admission: AdmissionControl) -> Self {
+    pub(super) fn new(drr: DrrScheduler, admission: AdmissionControl, template: TenantQueue) -> Self {
         let throughput = BusyThroughput::new(Instant::ORIGIN);
         Self {
             drr,
             admission,
             charge_ahead: ChargeAhead::default(),
             tenant_queues: BTreeMap::new(),
+            template,
             throughput,
         }
     }
@@ -65,46 +68,67 @@ impl ModelQueue {
         self.throughput.per_second()
     }
 
-    pub(super) fn expected_wait(&self, tenant: TenantId, weight: Weight) -> Option<Duration> {
-        let queued = self.tenant_queues.get(&tenant).map_or(Cost::ZERO, TenantQueue::cost);
-        backpressure::expected_wait(
-            queued,
-            self.throughput.per_second()?,
-            self.admission.weight_share(tenant, weight),
-        )
+    /// Estimates the wait of the next request of a flow: behind the flow's requests at its share of the tenant's service,
+    /// but no longer than behind all requests of the tenant.
+    pub(super) fn expected_wait(
+        &self,
+        tenant: TenantId,
+        weight: Weight,
+        flow: TenantFlow,
+    ) -> Option<Duration> {
+        let rate = self.throughput.per_second()?;
+        let share = self.admission.weight_share(tenant, weight);
+        let Some(tenant_queue) = self.tenant_queues.get(&tenant) else {
+            return backpressure::expected_wait(Cost::ZERO, rate, share);
+        };
+        let behind_flow = backpressure::expected_wait(
+            tenant_queue.cost_of(flow),
+            rate,
+            share * tenant_queue.share_of(flow),
+        )?;
+        Some(behind_flow.min(backpressure::expected_wait(tenant_queue.cost(), rate, share)?))
+    }
+
+    /// Returns the account of an arrival's flow, which the request holds until [`close_flow`](Self::close_flow).
+    pub(super) fn open_flow(&mut self, arrival: &Arrival) -> Key {
+        let tenant_queue = self.tenant_queues.entry(arrival.tenant);
+        tenant_queue.or_insert_with(|| self.template.clone()).open(arrival.flow)
+    }
+
+    pub(super) fn close_flow(&mut self, tenant: TenantId, flow: Key) {
+        if let Some(tenant_queue) = self.tenant_queues.get_mut(&tenant)
+            && !tenant_queue.close(flow)
+        {
+            self.tenant_queues.remove(&tenant);
+        }
     }
 
     pub(super) fn register(&mut self, request: RequestId, record: &RequestRecord) {
-        self.tenant_queues.entry(record.arrival.tenant).or_default().register(request, record);
+        if let Some(tenant_queue) = self.tenant_queues.get_mut(&record.arrival.tenant) {
+            tenant_queue.register(request, record);
+        }
     }
 
     /// Adds a request to its tenant queue; returns whether it is the only one there.
     pub(super) fn push(&mut self, request: RequestId, record: &RequestRecord, end: QueueEnd) -> bool {
-        let tenant_queue = self.tenant_queues.entry(record.arrival.tenant).or_default();
-        tenant_queue.push(request, record.arrival.request, end);
-        tenant_queue.queued_len() == 1
+        let tenant_queue = self.tenant_queues.get_mut(&record.arrival.tenant);
+        tenant_queue.is_some_and(|tenant_queue| tenant_queue.push(request, record, end))
     }
 
     pub(super) fn leave(&mut self, request: RequestId, record: &RequestRecord) {
         let tenant = record.arrival.tenant;
         let Some(tenant_queue) = self.tenant_queues.get_mut(&tenant) else { return };
-        if !tenant_queue.remove(request, record) {
-            return;
-        }
-        if tenant_queue.queued_len() == 0 {
+        if tenant_queue.leave(request, record) && tenant_queue.queued_len() == 0 {
             self.drr.remove_key(key(tenant));
         }
-        if tenant_queue.waiting().is_empty() {
-            self.tenant_queues.remove(&tenant);
-        }
-    }
-
-    pub(super) fn newest(&self, tenant: TenantId) -> Option<RequestId> {
-        self.tenant_queues.get(&tenant)?.waiting().last().map(|(_, request)| *request)
     }
 
     pub(crate) fn tenant_queue(&self, tenant: TenantId) -> Option<&TenantQueue> {
         self.tenant_queues.get(&tenant)
+    }
+
+    pub(crate) fn tenant_queue_mut(&mut self, tenant: TenantId) -> Option<&mut TenantQueue> {
+        self.tenant_queues.get_mut(&tenant)
     }
 
     pub(crate) fn tenant_queues(&self) -> impl Iterator<Item = (TenantId, &TenantQueue)> {

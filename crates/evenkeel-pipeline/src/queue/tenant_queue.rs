@@ -1,166 +1,383 @@
-//! One tenant's requests that wait for one model.
+//! One tenant's requests that wait for one model: classes, then sessions, then order of arrival.
 //!
-//! Guarantees: scheduled requests are kept in one order across all kinds. Limits: a search that rules out a kind skips
-//! all its requests at once, so its cost does not depend on how many of them wait.
+//! A flow is the requests of one session in one class. The classes share the tenant's service by their weights, and the
+//! flows of a class share it equally, both by [`TenantDrr`]: the classes take the place of its tenants, the flows that of
+//! its keys. A flow is charged what its tenant is charged, so the order within a tenant has no effect on other tenants.
+//!
+//! Guarantees: a waiting class gets at least its minimum share of what the tenant gets. A flow keeps its account while
+//! one of its requests waits or is in flight, and afterwards until its debt is paid off or the tenant has no request
+//! left, so that a session gains nothing by pausing.
+//!
+//! Limits: at most `sessions_max` flows have an account of their own; requests of further sessions share the account of
+//! those without a session. A session that is new with every request therefore cannot displace the others: its accounts
+//! are in debt until the others have been served as much.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 
+use evenkeel_policy::class::{Class, ClassShares};
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::id::RequestId;
-use evenkeel_policy::score::RequestKind;
+use evenkeel_policy::drr::{KeyStatus, Settlement, TenantDrr, WeightedKey};
+use evenkeel_policy::id::{Key, RequestId, TenantId};
+use evenkeel_policy::setting::SettingOutOfRange;
+use evenkeel_policy::weight::Weight;
 
 use super::QueueEnd;
-use crate::accept::RequestRecord;
+use super::flow_queue::{FlowQueue, Removed};
+use crate::accept::{RequestRecord, SessionId, TenantFlow};
+use crate::audit::check;
 
-/// Number of kinds of request.
-const KINDS: usize = RequestKind::ALL.len();
-
-/// Requests of one tenant waiting for one model.
-#[derive(Clone, Debug, Default)]
+/// Requests of one tenant for one model that wait or are in flight.
+#[derive(Clone, Debug)]
 pub(crate) struct TenantQueue {
-    /// Requests that are scheduled, a list for each kind, next first.
-    queued: [VecDeque<QueuedRequest>; KINDS],
-    /// All waiting requests, delayed ones included, in order of arrival.
-    waiting: BTreeSet<(u64, RequestId)>,
+    shares: ClassShares,
+    sessions_max: usize,
+    drr: TenantDrr,
+    /// By key; entries in `free` are unused.
+    flows: Vec<FlowQueue>,
+    free: Vec<Key>,
+    /// Flows with an account; those of one session are neighbours.
+    keys: BTreeMap<TenantFlow, Key>,
+    /// Scheduled requests, by class number.
+    queued: [usize; Class::COUNT],
+    /// Requests that wait or are in flight.
+    live: u32,
     cost: Cost,
 }
 
+/// A request that gives up its place to another one of the same tenant.
 #[derive(Clone, Copy, Debug)]
-struct QueuedRequest {
-    /// Orders the requests of all kinds; lower is next.
-    position: i64,
+struct Candidate {
+    session: Option<SessionId>,
+    /// Waiting requests of its session.
+    places: usize,
+    class: Class,
+    order: u64,
     request: RequestId,
 }
 
 impl TenantQueue {
+    pub(super) fn new(
+        quantum: Cost,
+        shares: ClassShares,
+        sessions_max: u32,
+    ) -> Result<Self, SettingOutOfRange> {
+        // Each class may also have a flow without a session.
+        let keys_max = sessions_max + Class::COUNT as u32;
+        Ok(Self {
+            shares,
+            sessions_max: sessions_max as usize,
+            drr: TenantDrr::new(quantum, keys_max)?,
+            flows: Vec::new(),
+            free: Vec::new(),
+            keys: BTreeMap::new(),
+            queued: [0; Class::COUNT],
+            live: 0,
+            cost: Cost::ZERO,
+        })
+    }
+
+    /// Returns the account of a request's flow, which the request holds until [`close`](Self::close).
+    pub(super) fn open(&mut self, flow: TenantFlow) -> Key {
+        let flow = self.account_of(flow);
+        let key = self.keys.get(&flow).copied().unwrap_or_else(|| self.create(flow));
+        self.flows[key.index()].live += 1;
+        self.live += 1;
+        key
+    }
+
+    /// Releases the account of a request that has ended; returns `false` once the tenant has none left.
+    pub(super) fn close(&mut self, key: Key) -> bool {
+        self.live -= 1;
+        self.flows[key.index()].live -= 1;
+        if self.is_settled(key) {
+            self.release(key);
+        }
+        self.live > 0
+    }
+
+    /// Returns the flow to whose account a flow's requests belong: its own, or that of the requests without a session.
+    fn account_of(&self, flow: TenantFlow) -> TenantFlow {
+        let has_own = flow.session.is_none()
+            || self.keys.contains_key(&flow)
+            || self.sessions().len() < self.sessions_max
+            || self.settled_session().is_some();
+        if has_own { flow } else { TenantFlow { session: None, ..flow } }
+    }
+
+    /// Returns the accounts of flows with a session.
+    fn sessions(&self) -> impl ExactSizeIterator<Item = Key> {
+        // Flows without a session are first, at most one of each class.
+        let without_session = self.keys.keys().take_while(|flow| flow.session.is_none()).count();
+        self.keys.values().skip(without_session).copied()
+    }
+
+    /// Returns a session without requests whose debt is paid off.
+    fn settled_session(&self) -> Option<Key> {
+        self.sessions().find(|key| self.is_settled(*key))
+    }
+
+    fn is_settled(&self, key: Key) -> bool {
+        self.flows[key.index()].live == 0 && self.drr.debt(key) == Cost::ZERO
+    }
+
+    fn create(&mut self, flow: TenantFlow) -> Key {
+        if flow.session.is_some()
+            && self.sessions().len() == self.sessions_max
+            && let Some(settled) = self.settled_session()
+        {
+            self.release(settled);
+        }
+        let key = self.free.pop().unwrap_or_else(|| {
+            self.flows.push(FlowQueue::default());
+            // At most `sessions_max` and one per class.
+            Key(self.flows.len() as u32 - 1)
+        });
+        self.flows[key.index()].flow = flow;
+        self.keys.insert(flow, key);
+        key
+    }
+
+    fn release(&mut self, key: Key) {
+        self.drr.forget_key(key);
+        self.keys.remove(&self.flows[key.index()].flow);
+        self.free.push(key);
+    }
+
+    /// Registers a request that holds queue capacity and is not queued yet.
     pub(super) fn register(&mut self, request: RequestId, record: &RequestRecord) {
-        self.waiting.insert((record.order, request));
+        let Some(key) = record.flow else { return };
+        self.flows[key.index()].register(request, record);
         self.cost += record.arrival.cost;
     }
 
-    /// Removes a registered request, and from the schedule if it is queued; returns `false` if it is not registered.
-    pub(super) fn remove(&mut self, request: RequestId, record: &RequestRecord) -> bool {
-        if !self.waiting.remove(&(record.order, request)) {
-            return false;
+    /// Schedules a registered request; returns whether it is the only one.
+    pub(super) fn push(&mut self, request: RequestId, record: &RequestRecord, end: QueueEnd) -> bool {
+        let Some(key) = record.flow else { return false };
+        let flow_queue = &mut self.flows[key.index()];
+        let class = flow_queue.flow.class;
+        flow_queue.push(request, record.arrival.request, end);
+        let is_first = flow_queue.queued_len() == 1;
+        self.queued[class.index()] += 1;
+        if self.queued[class.index()] == 1 {
+            self.update_weights();
+        }
+        if is_first {
+            let added = self.drr.add_key(WeightedKey {
+                tenant: number(class),
+                tenant_weight: self.class_weight(class),
+                key,
+                weight: Weight::ONE,
+            });
+            debug_assert!(added.is_ok());
+        }
+        self.queued_len() == 1
+    }
+
+    /// Removes a waiting request; returns `false` if it is not registered.
+    pub(super) fn leave(&mut self, request: RequestId, record: &RequestRecord) -> bool {
+        let Some(key) = record.flow else { return false };
+        let flow_queue = &mut self.flows[key.index()];
+        let class = flow_queue.flow.class;
+        match flow_queue.remove(request, record) {
+            Removed::Unknown => return false,
+            Removed::Delayed => {}
+            Removed::Queued => {
+                if flow_queue.queued_len() == 0 {
+                    self.drr.remove_key(key);
+                }
+                self.queued[class.index()] -= 1;
+                if self.queued[class.index()] == 0 {
+                    self.update_weights();
+                }
+            }
         }
         self.cost = self.cost - record.arrival.cost;
-        let same_kind = &mut self.queued[record.arrival.request as usize];
-        if let Some(index) = same_kind.iter().position(|queued| queued.request == request) {
-            same_kind.remove(index);
-        }
         true
     }
 
-    pub(super) fn push(&mut self, request: RequestId, kind: RequestKind, end: QueueEnd) {
-        let positions = |queued: Option<&QueuedRequest>| queued.map(|queued| queued.position);
-        match end {
-            QueueEnd::Front => {
-                let first = self.queued.iter().filter_map(|same_kind| positions(same_kind.front())).min();
-                let position = first.map_or(0, |first| first - 1);
-                self.queued[kind as usize].push_front(QueuedRequest { position, request });
-            }
-            QueueEnd::Back => {
-                let last = self.queued.iter().filter_map(|same_kind| positions(same_kind.back())).max();
-                let position = last.map_or(0, |last| last + 1);
-                self.queued[kind as usize].push_back(QueuedRequest { position, request });
+    fn update_weights(&mut self) {
+        for class in Class::ALL {
+            if self.queued[class.index()] > 0 {
+                self.drr.update_tenant_weight(number(class), self.class_weight(class));
             }
         }
     }
 
-    /// Returns the scheduled requests, next first.
-    pub(crate) fn queued(&self) -> QueuedRequests<'_> {
-        QueuedRequests { queued: &self.queued, next: [0; KINDS] }
+    fn class_weight(&self, class: Class) -> Weight {
+        self.shares.weight(class, self.queued.map(|queued| queued > 0))
     }
 
+    /// Charges a flow for a request that gets a slot.
+    pub(super) fn charge(&mut self, key: Key, charged: Cost) {
+        self.drr.consume_deficit(key, charged);
+    }
+
+    /// Replaces the charge for a request.
+    pub(super) fn settle(&mut self, key: Key, charged: Cost, actual: Cost, settlement: Settlement) {
+        self.drr.settle(key, charged, actual, settlement);
+    }
+
+    /// Returns the flow whose turn it is.
+    pub(crate) fn next_flow(&self) -> Option<Key> {
+        self.drr.next_key().map(|turn| turn.key)
+    }
+
+    /// Excludes a flow until it is woken.
+    pub(crate) fn park(&mut self, key: Key) {
+        self.drr.park(key);
+    }
+
+    pub(crate) fn wake(&mut self, key: Key) {
+        self.drr.wake(key);
+    }
+
+    pub(crate) fn flow(&self, key: Key) -> Option<&FlowQueue> {
+        self.flows.get(key.index())
+    }
+
+    pub(crate) fn flows(&self) -> impl Iterator<Item = &FlowQueue> {
+        self.flows.iter()
+    }
+
+    /// Returns the flows of the same class that follow a flow, without it, out of the next `searched_max` accounts.
+    pub(crate) fn neighbours(&self, key: Key, searched_max: usize) -> impl Iterator<Item = &FlowQueue> {
+        let class = self.flow(key).map(|flow_queue| flow_queue.flow.class);
+        let following = self.flows.iter().skip(key.index() + 1).chain(self.flows.iter().take(key.index()));
+        following.take(searched_max).filter(move |flow_queue| Some(flow_queue.flow.class) == class)
+    }
+
+    /// Returns the number of scheduled requests.
     pub(crate) fn queued_len(&self) -> usize {
-        self.queued.iter().map(VecDeque::len).sum()
+        self.queued.iter().sum()
     }
 
-    pub(crate) fn queued_len_of(&self, kind: RequestKind) -> usize {
-        self.queued[kind as usize].len()
+    /// Returns all waiting requests, delayed ones included.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = RequestId> {
+        self.flows.iter().flat_map(FlowQueue::waiting).map(|(_, request)| *request)
     }
 
-    /// Returns the scheduled requests of one kind, next first.
-    pub(crate) fn queued_of(&self, kind: RequestKind) -> impl Iterator<Item = RequestId> {
-        self.queued[kind as usize].iter().map(|queued| queued.request)
-    }
-
-    pub(crate) fn waiting(&self) -> &BTreeSet<(u64, RequestId)> {
-        &self.waiting
+    pub(crate) fn waiting_of(&self, class: Class) -> usize {
+        let of_class = self.flows.iter().filter(|flow_queue| flow_queue.flow.class == class);
+        of_class.map(|flow_queue| flow_queue.waiting().len()).sum()
     }
 
     pub(crate) fn cost(&self) -> Cost {
         self.cost
     }
-}
 
-/// Iterator over the scheduled requests of a tenant queue, next first.
-#[derive(Clone, Debug)]
-pub(crate) struct QueuedRequests<'a> {
-    queued: &'a [VecDeque<QueuedRequest>; KINDS],
-    next: [usize; KINDS],
-}
-
-impl QueuedRequests<'_> {
-    /// Skips all further requests of one kind.
-    pub(crate) fn skip_kind(&mut self, kind: RequestKind) {
-        self.next[kind as usize] = self.queued[kind as usize].len();
-    }
-}
-
-impl Iterator for QueuedRequests<'_> {
-    type Item = RequestId;
-
-    fn next(&mut self) -> Option<RequestId> {
-        let heads = self.queued.iter().zip(&mut self.next);
-        let heads = heads.filter_map(|(same_kind, next)| Some((*same_kind.get(*next)?, next)));
-        let (queued, next) = heads.min_by_key(|(queued, _)| queued.position)?;
-        *next += 1;
-        Some(queued.request)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_of_all_kinds_are_in_one_order() {
-        let queue = queue();
-        assert_eq!(ids(queue.queued()), [5, 0, 1, 2, 3, 4]);
-        assert_eq!(
-            queue.queued_of(RequestKind::BeginTx).map(|request| request.0).collect::<Vec<_>>(),
-            [0, 1, 3]
-        );
-        assert_eq!(queue.queued_len(), 6);
+    /// Returns the cost of the waiting requests of a flow.
+    pub(super) fn cost_of(&self, flow: TenantFlow) -> Cost {
+        self.keys.get(&self.account_of(flow)).map_or(Cost::ZERO, |key| self.flows[key.index()].cost())
     }
 
-    #[test]
-    fn a_skipped_kind_is_left_out_from_there_on() {
-        let queue = queue();
-        let mut queued = queue.queued();
-        assert_eq!(ids(queued.by_ref().take(2)), [5, 0]);
-        queued.skip_kind(RequestKind::BeginTx);
-        assert_eq!(ids(queued), [2, 4]);
+    /// Returns the fraction, 0 to 1, of the tenant's service that the next request of a flow can count on.
+    pub(super) fn share_of(&self, flow: TenantFlow) -> f64 {
+        let flow = self.account_of(flow);
+        let waits = |flow_queue: &&FlowQueue| !flow_queue.waiting().is_empty();
+        let mut waiting = self.queued.map(|queued| queued > 0);
+        waiting[flow.class.index()] = true;
+        let others = self.flows.iter().filter(waits).map(|flow_queue| flow_queue.flow);
+        let others = others.filter(|other| other.class == flow.class && *other != flow).count();
+        self.shares.weight(flow.class, waiting).as_f64() / (others + 1) as f64
     }
 
-    fn queue() -> TenantQueue {
-        let mut queue = TenantQueue::default();
-        let kinds = [
-            RequestKind::BeginTx,
-            RequestKind::BeginTx,
-            RequestKind::Query,
-            RequestKind::BeginTx,
-            RequestKind::Execute,
-        ];
-        for (id, kind) in (0..).zip(kinds) {
-            queue.push(RequestId(id), kind, QueueEnd::Back);
+    /// Returns the waiting request that makes room if one must: of the session with the most waiting requests, the
+    /// newest of its lowest class.
+    pub(crate) fn victim(&self) -> Option<RequestId> {
+        self.candidate().map(|candidate| candidate.request)
+    }
+
+    /// Returns the waiting request that gives up its place to one that arrives.
+    ///
+    /// Its session must hold at least two places more than the arrival's, or one more at a lower class; among the requests
+    /// of one session, its class must be lower.
+    pub(crate) fn victim_for(&self, flow: TenantFlow) -> Option<RequestId> {
+        let flow = self.account_of(flow);
+        let candidate = self.candidate()?;
+        let is_lower = candidate.class < flow.class;
+        let yields = if candidate.session == flow.session {
+            is_lower
+        } else {
+            let places_after = self.places_of(flow.session) + 1;
+            places_after < candidate.places || (places_after == candidate.places && is_lower)
+        };
+        yields.then_some(candidate.request)
+    }
+
+    /// Reports whether a flow's session holds fewer places than the average of the tenant's waiting sessions.
+    pub(crate) fn is_below_average(&self, flow: TenantFlow) -> bool {
+        let mut places = 0;
+        let mut sessions = 0;
+        let mut last = None;
+        for (flow, key) in &self.keys {
+            let waiting = self.flows[key.index()].waiting().len();
+            places += waiting;
+            if waiting > 0 && last != Some(flow.session) {
+                sessions += 1;
+                last = Some(flow.session);
+            }
         }
-        queue.push(RequestId(5), RequestKind::Query, QueueEnd::Front);
-        queue
+        self.places_of(self.account_of(flow).session) * sessions < places
     }
 
-    fn ids(queued: impl Iterator<Item = RequestId>) -> Vec<u64> {
-        queued.map(|request| request.0).collect()
+    fn places_of(&self, session: Option<SessionId>) -> usize {
+        let flows = Class::ALL.into_iter().map(|class| TenantFlow { session, class });
+        let keys = flows.filter_map(|flow| self.keys.get(&flow));
+        keys.map(|key| self.flows[key.index()].waiting().len()).sum()
     }
+
+    fn candidate(&self) -> Option<Candidate> {
+        let mut best: Option<Candidate> = None;
+        let mut session: Option<Candidate> = None;
+        // The flows of one session are neighbours, its lowest class first.
+        for (flow, key) in &self.keys {
+            let waiting = self.flows[key.index()].waiting().len();
+            let Some((order, request)) = self.flows[key.index()].newest() else { continue };
+            session = Some(match session.filter(|candidate| candidate.session == flow.session) {
+                Some(candidate) => Candidate { places: candidate.places + waiting, ..candidate },
+                None => {
+                    best = better(best, session);
+                    Candidate { session: flow.session, places: waiting, class: flow.class, order, request }
+                }
+            });
+        }
+        better(best, session)
+    }
+}
+
+impl TenantQueue {
+    /// Recomputes every counter and returns the first mismatch, for tests; the tenant has `live` requests.
+    pub(crate) fn audit(&self, live: u32) -> Result<(), String> {
+        let counted: u32 = self.flows.iter().map(|flow_queue| flow_queue.live).sum();
+        check(self.live == live && counted == live, || format!("{self:?}, expected {live} live requests"))?;
+        let accounts = self.flows.len() - self.free.len();
+        check(self.keys.len() == accounts, || format!("{accounts} accounts, but {:?}", self.keys))?;
+        let sessions = self.keys.keys().filter(|flow| flow.session.is_some()).count();
+        check(sessions <= self.sessions_max, || format!("{sessions} sessions"))?;
+        for (flow, key) in &self.keys {
+            let flow_queue = &self.flows[key.index()];
+            let status = self.drr.key_status(*key);
+            let is_active = !matches!(status, KeyStatus::Idle | KeyStatus::Parked);
+            let is_consistent = flow_queue.flow == *flow && is_active == (flow_queue.queued_len() > 0);
+            check(is_consistent, || format!("{flow:?} is {status:?}: {flow_queue:?}"))?;
+        }
+        for class in Class::ALL {
+            let of_class = self.flows.iter().filter(|flow_queue| flow_queue.flow.class == class);
+            let queued: usize = of_class.map(FlowQueue::queued_len).sum();
+            check(self.queued[class.index()] == queued, || format!("{queued} of class {class} are queued"))?;
+        }
+        check(self.next_flow().is_some() == (self.queued_len() > 0), || "no flow is next".to_owned())
+    }
+}
+
+/// Returns the candidate whose session holds more places; then the one of the lower class; then the newer one.
+fn better(one: Option<Candidate>, other: Option<Candidate>) -> Option<Candidate> {
+    let rank =
+        |candidate: &Candidate| (candidate.places, core::cmp::Reverse(candidate.class), candidate.order);
+    one.into_iter().chain(other).max_by_key(rank)
+}
+
+/// Returns the number by which the scheduler knows a class.
+fn number(class: Class) -> TenantId {
+    TenantId(class as u32)
 }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use evenkeel_policy::class::Class;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::weight::Weight;
@@ -33,8 +34,10 @@ pub(crate) struct TenantEntry {
     pub(crate) in_flight: u32,
     /// Charges of its requests in flight.
     pub(crate) in_flight_cost: Cost,
-    /// Total cost of its finished requests.
-    pub(crate) served: Cost,
+    /// Total cost of its finished interactive requests, by class number.
+    pub(crate) served: [Cost; Class::COUNT],
+    /// Total cost of its finished background requests.
+    pub(crate) served_background: Cost,
     /// Model queues in which it has ever been active.
     pub(crate) queues: BTreeSet<ModelQueueId>,
 }

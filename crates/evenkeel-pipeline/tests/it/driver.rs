@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_pipeline::{
     Arrival, AttemptFailure, Event, ModelId, NodeSpec, OptimizedLoadManager, PathSpec, PipelineOptions,
-    Priority, Rejection, RequestEnd, RequestId, Slots, TenantRule,
+    Priority, Rejection, RequestEnd, RequestId, Slots, TenantFlow, TenantRule,
 };
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
@@ -217,6 +217,7 @@ pub(crate) fn arrival_of(tenant: u32) -> Arrival {
         deadline: None,
         request: RequestKind::Infer,
         priority: Priority::Interactive,
+        flow: TenantFlow::default(),
     }
 }
 

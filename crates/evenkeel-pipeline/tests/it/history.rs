@@ -1,8 +1,8 @@
 //! Property tests over random sequences of all driver calls: no request is lost, no slot leaks, and no counter drifts.
 
 use evenkeel_pipeline::{
-    AdmitRule, Arrival, AttemptFailure, EngineLoad, ModelId, NodeSpec, PipelineLimits, PipelineOptions,
-    Priority, RequestEnd, RequestId, Slots, TenantRule,
+    AdmitRule, Arrival, AttemptFailure, Class, EngineLoad, ModelId, NodeSpec, PipelineLimits,
+    PipelineOptions, Priority, RequestEnd, RequestId, SessionId, Slots, TenantFlow, TenantRule,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::concurrency_limit::LimitConfig;
@@ -184,6 +184,7 @@ fn options(admit: AdmitRule, scored: bool, gates: GateRule) -> PipelineOptions {
             models_max: 3,
             nodes_max: NODES_MAX,
             in_flight_max: IN_FLIGHT_MAX,
+            sessions_max: 4,
         },
         ..PipelineOptions::default()
     }
@@ -235,8 +236,12 @@ fn arrival() -> impl Strategy<Value = Arrival> {
     ];
     let deadline = option::of((0..20_000_u64).prop_map(Duration::from_millis));
     let priority = prop_oneof![2 => Just(Priority::Interactive), 1 => Just(Priority::Background)];
-    (0..6_u32, 0..4_u32, (1..3_000_u64, 0..3_000_u64), option::of(0..4_u64), deadline, (request, priority))
-        .prop_map(|(tenant, model, (cost, upfront), affinity, deadline, (request, priority))| Arrival {
+    let class = prop_oneof![Just(Class::High), Just(Class::Normal), Just(Class::Low)];
+    let flow = (class, option::of((0..5_u64).prop_map(SessionId)))
+        .prop_map(|(class, session)| TenantFlow { session, class });
+    let options = (request, priority, flow);
+    (0..6_u32, 0..4_u32, (1..3_000_u64, 0..3_000_u64), option::of(0..4_u64), deadline, options).prop_map(
+        |(tenant, model, (cost, upfront), affinity, deadline, (request, priority, flow))| Arrival {
             tenant: TenantId(tenant),
             model: ModelId(model),
             cost: Cost(cost),
@@ -245,7 +250,9 @@ fn arrival() -> impl Strategy<Value = Arrival> {
             deadline,
             request,
             priority,
-        })
+            flow,
+        },
+    )
 }
 
 fn failure() -> impl Strategy<Value = AttemptFailure> {

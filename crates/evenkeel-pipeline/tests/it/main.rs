@@ -9,6 +9,7 @@ mod capacity;
 mod driver;
 mod failover;
 mod fairness;
+mod flows;
 mod held_time;
 mod history;
 mod redirect;

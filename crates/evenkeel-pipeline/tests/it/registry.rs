@@ -75,7 +75,8 @@ fn a_model_added_to_a_node_is_served_at_once() {
 
 #[test]
 fn every_limit_is_enforced() {
-    let limits = PipelineLimits { tenants_max: 2, models_max: 2, nodes_max: 2, in_flight_max: 3 };
+    let limits =
+        PipelineLimits { tenants_max: 2, models_max: 2, nodes_max: 2, in_flight_max: 3, sessions_max: 1 };
     let mut driver = Driver::new(PipelineOptions { limits, ..PipelineOptions::default() });
     driver.add(2, &[MODEL]);
     driver.add(2, &[MODEL]);

@@ -103,6 +103,7 @@ impl Queues {
             store: self.store.clone(),
             known: self.known.clone(),
             signer: self.signer.clone(),
+            message_ids: self.message_ids.clone(),
             clock: self.clock,
             gauge: Arc::default(),
             descriptor: RwLock::new(Arc::new(record.descriptor)),

@@ -85,8 +85,10 @@ pub struct DiskStore {
     /// Number, size and range of the messages of each key, counted when the store was opened; the first `read_keys` of
     /// a queue removes its entry.
     recovered_keys: Mutex<KeyExtents>,
-    /// Key that signs receipt handles.
-    receipt_secret: [u8; 32],
+    /// Signs receipt handles and encrypts message ids.
+    secret: [u8; 32],
+    /// First message whose id is encrypted.
+    plain_ids_before: Seq,
     /// Number of fsyncs by the writer.
     fsyncs: Arc<AtomicU64>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -96,7 +98,8 @@ impl DiskStore {
     /// Opens or creates a data directory; blocks while it replays the journal and counts the messages of each key.
     pub fn open(dir: impl Into<PathBuf>, options: DiskOptions) -> Result<Self, StoreError> {
         let dir = dir.into();
-        let Recovery { keyspaces, catalog, extents, secret } = Keyspaces::open(&dir, options.cache_bytes)?;
+        let Recovery { keyspaces, catalog, extents, secret, plain_ids_before } =
+            Keyspaces::open(&dir, options.cache_bytes)?;
         let keyspaces = Arc::new(RwLock::new(Some(keyspaces)));
         let write_queue = Arc::new(WriteQueue::new(WRITE_QUEUE_MAX));
         let (read_sender, read_receiver) = sync_channel(READ_QUEUE_MAX);
@@ -116,7 +119,8 @@ impl DiskStore {
             read_queue: Mutex::new(Some(read_sender)),
             keyspaces,
             recovered_keys: Mutex::new(extents),
-            receipt_secret: secret,
+            secret,
+            plain_ids_before,
             fsyncs,
             threads: Mutex::new(threads),
         })
@@ -249,7 +253,11 @@ impl Store for DiskStore {
     fn release_ownership(&self, _queue: QueueId, _epoch: Epoch) {}
 
     fn secret(&self) -> [u8; 32] {
-        self.receipt_secret
+        self.secret
+    }
+
+    fn plain_ids_before(&self) -> Seq {
+        self.plain_ids_before
     }
 
     fn close(&self) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_policy::weight::Weight;
 use parking_lot::Mutex;
+use ring::rand::{SecureRandom, SystemRandom};
 
 use super::result_index::ResultIndex;
 use super::{
@@ -19,8 +20,10 @@ use crate::rule::KeyRule;
 use crate::time::UnixMillis;
 
 /// A store in memory; every operation completes before the call returns.
-#[derive(Default)]
-pub struct MemoryStore(Mutex<MemoryState>);
+pub struct MemoryStore {
+    state: Mutex<MemoryState>,
+    secret: [u8; 32],
+}
 
 #[derive(Default)]
 struct MemoryState {
@@ -62,9 +65,18 @@ struct MemoryKey {
     requested_weight: Option<Weight>,
 }
 
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl MemoryStore {
+    /// Creates an empty store with a random secret.
     pub fn new() -> Self {
-        Self::default()
+        let mut secret = [0; 32];
+        SystemRandom::new().fill(&mut secret).expect("the system has a random number generator");
+        Self { state: Mutex::default(), secret }
     }
 
     fn with_queue<T>(
@@ -72,7 +84,7 @@ impl MemoryStore {
         queue: QueueId,
         work: impl FnOnce(&mut MemoryQueue, &mut u64) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if state.is_closed {
             return Err(StoreError::Closed);
         }
@@ -166,7 +178,7 @@ impl Store for MemoryStore {
     }
 
     fn purge(&self, queue: QueueId, done: Completion<Seq>) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let below = Seq(state.seq + 1);
         let purged = match state.queues.get_mut(&queue) {
             Some(purged) => {
@@ -190,7 +202,7 @@ impl Store for MemoryStore {
     }
 
     fn put_result(&self, id: MessageId, result: StoredResult, results_max: usize, done: Completion<()>) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let expires_at = result.expires_at;
         state.results.insert(id, result);
         state.result_index.insert(id, expires_at);
@@ -202,12 +214,12 @@ impl Store for MemoryStore {
     }
 
     fn result(&self, id: MessageId, done: Completion<Option<StoredResult>>) {
-        let result = self.0.lock().results.get(&id).cloned();
+        let result = self.state.lock().results.get(&id).cloned();
         done(Ok(result));
     }
 
     fn expire_results(&self, now: UnixMillis, max: usize, done: Completion<usize>) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let expired = state.results.iter().filter(|(_, result)| result.expires_at <= now);
         let expired: Vec<MessageId> = expired.map(|(id, _)| *id).take(max).collect();
         for id in &expired {
@@ -220,7 +232,7 @@ impl Store for MemoryStore {
     }
 
     fn queues(&self) -> Result<Vec<QueueRecord>, StoreError> {
-        let state = self.0.lock();
+        let state = self.state.lock();
         let records = state.queues.iter();
         Ok(records.map(|(&id, queue)| QueueRecord { id, descriptor: queue.descriptor.clone() }).collect())
     }
@@ -232,7 +244,7 @@ impl Store for MemoryStore {
                 Ok(id)
             }),
             None => {
-                let mut state = self.0.lock();
+                let mut state = self.state.lock();
                 state.last_queue_id += 1;
                 let id = QueueId(state.last_queue_id);
                 state.queues.insert(id, MemoryQueue::new(descriptor));
@@ -243,12 +255,12 @@ impl Store for MemoryStore {
     }
 
     fn remove_queue(&self, queue: QueueId, done: Completion<()>) {
-        self.0.lock().queues.remove(&queue);
+        self.state.lock().queues.remove(&queue);
         done(Ok(()));
     }
 
     fn take_ownership(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if state.is_closed {
             return Err(StoreError::Closed);
         }
@@ -272,11 +284,15 @@ impl Store for MemoryStore {
     fn release_ownership(&self, _queue: QueueId, _epoch: Epoch) {}
 
     fn secret(&self) -> [u8; 32] {
-        [7; 32]
+        self.secret
+    }
+
+    fn plain_ids_before(&self) -> Seq {
+        Seq(0)
     }
 
     fn close(&self) {
-        self.0.lock().is_closed = true;
+        self.state.lock().is_closed = true;
     }
 }
 

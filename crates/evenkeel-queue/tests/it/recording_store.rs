@@ -153,6 +153,10 @@ impl Store for RecordingStore {
         self.store.secret()
     }
 
+    fn plain_ids_before(&self) -> Seq {
+        self.store.plain_ids_before()
+    }
+
     fn close(&self) {
         self.store.close();
     }

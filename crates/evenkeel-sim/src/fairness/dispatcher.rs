@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use evenkeel_pipeline::{
     Arrival, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority, RequestEnd,
-    RequestId, Slots,
+    RequestId, Slots, TenantFlow,
 };
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
@@ -85,6 +85,7 @@ impl EngineDispatcher {
                     deadline: None,
                     request: RequestKind::Infer,
                     priority: Priority::Interactive,
+                    flow: TenantFlow::default(),
                 };
                 let request = pipeline.handle_arrival(now, arrival);
                 requests.push(request);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_pipeline::{
     Arrival, ModelId, NodeSpec, OptimizedLoadManager, PeerFigures, PeerId, PipelineOptions, Priority,
-    RedirectDecision, RedirectMode, RedirectRequest, Redirector, RequestId, Slots,
+    RedirectDecision, RedirectMode, RedirectRequest, Redirector, RequestId, Slots, TenantFlow,
 };
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
@@ -169,6 +169,7 @@ impl Gateway {
             deadline: None,
             request: kind,
             priority: Priority::Interactive,
+            flow: TenantFlow::default(),
         };
         let request = self.pipeline.handle_arrival(now, arrival);
         self.running.insert(request, number);

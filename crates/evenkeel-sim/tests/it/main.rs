@@ -3,6 +3,7 @@
 
 mod cli;
 mod fairness;
+mod flows;
 mod knee;
 mod link;
 mod link_candidates;

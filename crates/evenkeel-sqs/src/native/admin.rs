@@ -194,7 +194,7 @@ impl Native {
     /// Rejects an invalid dispatch target.
     fn check_target(&self, settings: &QueueSettings) -> Result<(), ApiError> {
         match &settings.dispatch {
-            Some(dispatch) => (self.sqs.options.check_target)(&dispatch.target).map_err(ApiError::invalid),
+            Some(dispatch) => (self.sqs.options.check_target.0)(&dispatch.target).map_err(ApiError::invalid),
             None => Ok(()),
         }
     }

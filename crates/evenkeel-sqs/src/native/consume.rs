@@ -70,7 +70,8 @@ impl Native {
         };
         let deliveries = self.sqs.receive(&request.caller, &queue, options).await.map_err(queue_error)?;
         self.sqs.count_received(&queue, deliveries.len() as u64);
-        let messages: Vec<_> = deliveries.iter().map(DeliveryJson::new).collect();
+        let messages: Vec<_> =
+            deliveries.iter().map(|delivery| DeliveryJson::new(queue.message_ids(), delivery)).collect();
         let response = json_response(StatusCode::OK, &json!({"messages": messages}));
         release_unless_served(queue, &deliveries, request.disconnect.clone());
         response
@@ -144,6 +145,8 @@ pub(super) async fn peek(request: &ServerRequest, queue: &Queue) -> Result<Respo
     let [max] = query(request, ["max"])?;
     let max = number("max", max.as_deref(), 10, 1..=MESSAGES_MAX)?;
     let found = queue.peek(max as usize).await.map_err(queue_error)?;
-    let messages: Vec<_> = found.iter().map(|(id, key, payload)| PeekJson::new(*id, key, payload)).collect();
+    let ids = queue.message_ids();
+    let messages = found.iter().map(|(id, key, payload)| PeekJson::new(ids.format(*id), key, payload));
+    let messages: Vec<_> = messages.collect();
     json_response(StatusCode::OK, &json!({"messages": messages}))
 }

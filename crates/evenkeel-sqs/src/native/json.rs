@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use evenkeel_queue::message::Payload;
+use evenkeel_queue::message_ids::MessageIds;
 use evenkeel_queue::queues::CreateError;
 use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::store::StoreError;
-use evenkeel_queue::{Delivery, MessageId, Rejection};
+use evenkeel_queue::{Delivery, Rejection};
 use evenkeel_server::api_error::ApiError;
 use serde::Serialize;
 
@@ -29,9 +30,9 @@ pub(super) struct DeliveryJson<'a> {
 }
 
 impl<'a> DeliveryJson<'a> {
-    pub(super) fn new(delivery: &'a Delivery) -> Self {
+    pub(super) fn new(ids: &MessageIds, delivery: &'a Delivery) -> Self {
         Self {
-            id: delivery.id.to_string(),
+            id: ids.format(delivery.id),
             receipt: delivery.receipt.as_str(),
             fairness_key: client_key(&delivery.payload.headers, &delivery.key),
             attempt: delivery.attempt,
@@ -52,12 +53,8 @@ pub(super) struct PeekJson<'a> {
 }
 
 impl<'a> PeekJson<'a> {
-    pub(super) fn new(id: MessageId, key: &'a str, payload: &'a Payload) -> Self {
-        Self {
-            id: id.to_string(),
-            fairness_key: client_key(&payload.headers, key),
-            content: ContentJson::new(payload),
-        }
+    pub(super) fn new(id: String, key: &'a str, payload: &'a Payload) -> Self {
+        Self { id, fairness_key: client_key(&payload.headers, key), content: ContentJson::new(payload) }
     }
 }
 

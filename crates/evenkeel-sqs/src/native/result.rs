@@ -23,7 +23,7 @@ struct MessageLocation {
 }
 
 pub(super) async fn explain(queue: &Queue, id: &str, caller: &Caller) -> Result<Response, ApiError> {
-    let message = message_id(id)?;
+    let message = message_id(queue, id)?;
     if let Some(MessageLocation { state, explanation }) = locate(queue, message, caller).await? {
         return json_response(StatusCode::OK, &json!({"id": id, "state": state, "explanation": explanation}));
     }
@@ -43,7 +43,7 @@ pub(super) async fn explain(queue: &Queue, id: &str, caller: &Caller) -> Result<
 }
 
 pub(super) async fn result(queue: &Queue, id: &str, caller: &Caller) -> Result<Response, ApiError> {
-    let message = message_id(id)?;
+    let message = message_id(queue, id)?;
     if let Some((JobResult { head, body }, expires_at)) = readable_result(queue, message, caller).await? {
         let result = ResultJson {
             id,
@@ -107,8 +107,8 @@ async fn locate(
     Ok(Some(MessageLocation { state, explanation }))
 }
 
-fn message_id(id: &str) -> Result<MessageId, ApiError> {
-    id.parse().map_err(|error| ApiError::invalid(format!("{id:?} is {error}")))
+fn message_id(queue: &Queue, id: &str) -> Result<MessageId, ApiError> {
+    queue.message_ids().parse(id).map_err(|error| ApiError::invalid(format!("{id:?} is {error}")))
 }
 
 fn state_str(state: ResultState) -> &'static str {

@@ -74,7 +74,7 @@ impl Native {
         let messages = messages.collect::<Result<Vec<_>, _>>()?;
         let ids = queue.enqueue(messages).await.map_err(queue_error)?;
         self.sqs.count_sent(queue, ids.len() as u64);
-        let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        let ids: Vec<String> = ids.iter().map(|id| queue.message_ids().format(*id)).collect();
         json_response(StatusCode::CREATED, &json!({"ids": ids}))
     }
 }

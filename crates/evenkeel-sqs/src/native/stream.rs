@@ -261,10 +261,11 @@ impl Stream {
 
     fn format_delivery(&self, delivery: &Delivery) -> Vec<u8> {
         // Serialization of texts and numbers does not fail.
-        let json = serde_json::to_string(&DeliveryJson::new(delivery)).unwrap_or_default();
+        let ids = self.queue.message_ids();
+        let json = serde_json::to_string(&DeliveryJson::new(ids, delivery)).unwrap_or_default();
         match self.format {
             StreamFormat::Events => {
-                format!("event: message\nid: {}\ndata: {json}\n\n", delivery.id).into_bytes()
+                format!("event: message\nid: {}\ndata: {json}\n\n", ids.format(delivery.id)).into_bytes()
             }
             StreamFormat::Lines => format!("{json}\n").into_bytes(),
         }

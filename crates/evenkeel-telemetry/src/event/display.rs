@@ -8,27 +8,29 @@ use super::{Event, HandoverFailure, LabelValue, NodeEvent, RejectReason, Step};
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        EventDisplay { event: self, name: None }.fmt(f)
+        EventDisplay { event: self, name: None, path: None }.fmt(f)
     }
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write(f, None)
+        self.write(f, None, None)
     }
 }
 
-/// Displays an event with the name of its node, peer or model.
+/// Displays an event with the names of what it mentions; without a name, the id is displayed.
 pub(crate) struct EventDisplay<'a> {
     pub(crate) event: &'a Event,
-    /// If `None`, the id is displayed.
+    /// Name of its node, peer or model.
     pub(crate) name: Option<&'a str>,
+    /// Name of the path to its node.
+    pub(crate) path: Option<&'a str>,
 }
 
 impl fmt::Display for EventDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.event {
-            Event::Request { step, .. } => step.write(f, self.name),
+            Event::Request { step, .. } => step.write(f, self.name, self.path),
             Event::Node { node, change } => write!(f, "{}: {change}", NodeDisplay(*node, self.name)),
         }
     }
@@ -57,7 +59,7 @@ impl fmt::Display for PeerDisplay<'_> {
 }
 
 impl Step {
-    fn write(&self, f: &mut fmt::Formatter<'_>, name: Option<&str>) -> fmt::Result {
+    fn write(&self, f: &mut fmt::Formatter<'_>, name: Option<&str>, path_name: Option<&str>) -> fmt::Result {
         match self {
             Self::Accepted { model, cost } => {
                 match name {
@@ -88,8 +90,10 @@ impl Step {
             Self::Cancelled => f.write_str("cancelled while waiting"),
             Self::Dispatched { node, path, waited, reason, attempt } => {
                 write!(f, "dispatched to {}", NodeDisplay(*node, name))?;
-                if let Some(path) = path {
-                    write!(f, " over path {}", path.0)?;
+                match (path, path_name) {
+                    (Some(_), Some(name)) => write!(f, " over path {name}")?,
+                    (Some(path), None) => write!(f, " over path {}", path.0)?,
+                    (None, _) => {}
                 }
                 write!(f, " after {waited:?}, attempt {attempt}: {reason}")
             }
@@ -162,7 +166,7 @@ mod tests {
     fn a_node_line_names_the_cause_and_the_time_until_the_next_probe() {
         let line = |change| {
             let event = Event::Node { node: NodeId(3), change };
-            EventDisplay { event: &event, name: Some("dead") }.to_string()
+            EventDisplay { event: &event, name: Some("dead"), path: None }.to_string()
         };
         let reason = TripReason::Failures { count: 5, last: Some(AttemptFailure::Unreachable) };
         assert_eq!(

@@ -12,8 +12,8 @@ use evenkeel_policy::score::{
 };
 use evenkeel_policy::time::Instant;
 use evenkeel_telemetry::{
-    EngineGauges, Event, MetricLimits, NodeEvent, NodeGauges, Observer, PEERS_MAX, Registry, RejectReason,
-    RequestLogLimits, RouterMetrics, Step,
+    BreakerGauge, EngineGauges, Event, MetricLimits, NodeEvent, NodeGauges, Observer, PEERS_MAX, Registry,
+    RejectReason, RequestLogLimits, RouterMetrics, Step,
 };
 
 use crate::reader::{read, value};
@@ -239,13 +239,46 @@ fn removed_nodes_have_no_series_and_do_not_count_towards_the_limit() {
 #[test]
 fn an_engine_that_stops_reporting_has_no_gauges() {
     let harness = Harness::new();
-    let set =
-        |engine| harness.observer.metrics().set_node_gauges(BOX, &NodeGauges { slots: 8, busy: 2, engine });
+    let set = |engine| {
+        let gauges = NodeGauges { slots: 8, busy: 2, engine, ..NodeGauges::default() };
+        harness.observer.metrics().set_node_gauges(BOX, &gauges);
+    };
     let waiting = || harness.value("evenkeel_node_engine_waiting", &[NODE]);
     set(Some(EngineGauges { running: 5, waiting: 3 }));
     assert_eq!((waiting(), harness.value("evenkeel_node_slots", &[NODE])), (Some(3.0), Some(8.0)));
     set(None);
     assert_eq!((waiting(), harness.value("evenkeel_node_busy", &[NODE])), (None, Some(2.0)));
+}
+
+#[test]
+fn a_node_is_up_while_it_is_healthy_and_its_breaker_is_not_open() {
+    let harness = Harness::new();
+    let cases = [
+        (true, BreakerGauge::Closed, (1.0, 0.0)),
+        (true, BreakerGauge::HalfOpen, (1.0, 1.0)),
+        (true, BreakerGauge::Open, (0.0, 2.0)),
+        (false, BreakerGauge::Closed, (0.0, 0.0)),
+    ];
+    for (is_healthy, breaker, (up, state)) in cases {
+        let gauges = NodeGauges { is_healthy, breaker, ..NodeGauges::default() };
+        harness.observer.metrics().set_node_gauges(BOX, &gauges);
+        let found =
+            ["evenkeel_node_up", "evenkeel_node_breaker_state"].map(|name| harness.value(name, &[NODE]));
+        assert_eq!(found, [Some(up), Some(state)], "{gauges:?}");
+    }
+}
+
+#[test]
+fn responses_of_a_node_are_counted_by_status() {
+    let harness = Harness::new();
+    for status in [200, 200, 503, 418] {
+        harness.observer.metrics().record_response(BOX, status);
+    }
+    harness.observer.metrics().record_response(NodeId(99), 500);
+    let count = |node, status| harness.value("evenkeel_node_responses_total", &[node, ("status", status)]);
+    let counts = ["200", "503", "418", "500"].map(|status| count(NODE, status));
+    assert_eq!(counts, [Some(2.0), Some(1.0), Some(1.0), None]);
+    assert_eq!(count(("node", "other"), "500"), Some(1.0));
 }
 
 #[test]

@@ -37,7 +37,9 @@ fn every_metric_of_the_crate_is_on_the_page_in_valid_format() {
     observer.metrics().name_peer(PeerId(0), "b");
     observer.metrics().name_node(NodeId(0), "a");
     let engine = Some(EngineGauges { running: 3, waiting: 1 });
-    observer.metrics().set_node_gauges(NodeId(0), &NodeGauges { slots: 8, busy: 2, engine });
+    observer
+        .metrics()
+        .set_node_gauges(NodeId(0), &NodeGauges { slots: 8, busy: 2, engine, ..NodeGauges::default() });
     let page = read(&registry.render()).unwrap();
     let found: Vec<_> = page.iter().map(|family| (family.name.as_str(), family.help.as_str())).collect();
     let mut expected: Vec<_> = metric_names::ALL.iter().map(|desc| (desc.name, desc.help)).collect();

@@ -11,7 +11,7 @@ use evenkeel::admin_key;
 use evenkeel::data_dir::DataDir;
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_telemetry::Secret;
-use evenkeel_upstream::{Origin, TlsRoots, Upstream, UpstreamBody};
+use evenkeel_upstream::{LinkLocalPolicy, Origin, TlsRoots, Upstream, UpstreamBody};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -104,7 +104,9 @@ impl HttpClient {
             None => TlsRoots::public(),
         };
         let settings = ConnectionPoolConfig { request_timeout: response_timeout, ..Default::default() };
-        Ok(Self { upstream: Upstream::new(settings, roots), origin, key })
+        // The user names the server.
+        let upstream = Upstream::new(settings, roots).with_link_local(LinkLocalPolicy::Allow);
+        Ok(Self { upstream, origin, key })
     }
 
     /// Adds the key to a request, sends it, and waits for the head of the response.

@@ -10,7 +10,7 @@ use super::{CliError, print};
 const EXAMPLES: &str = "\
 Examples:
   evenkeel explain req-0f5c2a7be1d94c3e8a6b0d1f27c4e95a       explain the request whose response had this X-Request-Id
-  evenkeel explain 00000001-0000-0001-0000-000000000005       explain a message or job of any queue
+  evenkeel explain 5c2f0c3e-8d0b-4a51-9e07-1f6f3b0d2a94       explain a message or job of any queue
   evenkeel explain checkout-7 --json                          print JSON; `checkout-7` was the client's own id
   EVENKEEL_ADMIN_KEY=ek-... evenkeel explain checkout-7 --url https://b.example:7070     ask another node
 ";
@@ -62,7 +62,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), CliError> {
     print(&text)
 }
 
-/// Reports whether the text has the form of a message ID, such as 00000001-0000-0001-0000-000000000005.
+/// Reports whether the text has the form of a message ID, such as 5c2f0c3e-8d0b-4a51-9e07-1f6f3b0d2a94.
 fn is_message_id(text: &str) -> bool {
     let lens = text.split('-').map(str::len);
     lens.eq([8, 4, 4, 4, 12]) && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())

@@ -21,8 +21,8 @@ Examples:
   evenkeel queue stats acme/jobs                        show messages by fairness key, of a queue that acme owns
   evenkeel queue weight jobs acme 3                     give acme three times the share of a key of weight 1
   evenkeel queue limit jobs acme --concurrency 5        deliver at most five of acme's messages at a time
-  evenkeel queue explain jobs 00000001-0000-0001-0000-000000000005
-  evenkeel queue result jobs 00000001-0000-0001-0000-000000000005
+  evenkeel queue explain jobs 5c2f0c3e-8d0b-4a51-9e07-1f6f3b0d2a94
+  evenkeel queue result jobs 5c2f0c3e-8d0b-4a51-9e07-1f6f3b0d2a94
   evenkeel queue redrive jobs-dead                      move messages back to the queues they came from
   evenkeel queue purge jobs
 ";

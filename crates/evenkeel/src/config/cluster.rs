@@ -2,7 +2,7 @@
 
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
-use evenkeel_upstream::Origin;
+use evenkeel_upstream::{LinkLocalPolicy, Origin};
 
 use super::llm::check_name;
 use super::reader::{Section, SourcedValue};
@@ -45,7 +45,7 @@ impl ClusterConfig {
     }
 }
 
-pub(super) fn read(section: &mut Section<'_>) -> ClusterConfig {
+pub(super) fn read(section: &mut Section<'_>, link_local: LinkLocalPolicy) -> ClusterConfig {
     let name = section.optional::<String>("name");
     if let Some(SourcedValue { value, origin }) = &name
         && let Err(message) = check_name(value)
@@ -61,6 +61,9 @@ pub(super) fn read(section: &mut Section<'_>) -> ClusterConfig {
     let mut peers: Vec<(ValueSource, PeerConfig)> = Vec::new();
     for (origin, mut table) in section.sections("peers") {
         let Some(peer) = read_peer(&mut table, &origin) else { continue };
+        if let Err(error) = peer.origin.check_literal(link_local) {
+            section.error(&origin, format_args!("peer {:?}: {error}", peer.name));
+        }
         if let Some(message) = conflict(&peers, &peer) {
             section.error(&origin, message);
         }

@@ -9,7 +9,7 @@ use evenkeel_policy::concurrency_limit::LimitConfig;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
-use evenkeel_upstream::Origin as NodeOrigin;
+use evenkeel_upstream::{LinkLocalError, LinkLocalPolicy, Origin as NodeOrigin};
 use http::{HeaderName, Uri};
 use serde_json::{Value as Json, json};
 
@@ -42,6 +42,7 @@ pub(super) fn read(
     pipeline: PipelineOptions,
     node_flags: &[String],
     links: &[LinkSettings],
+    link_local: LinkLocalPolicy,
 ) -> LlmConfig {
     let ca_file = section.optional::<PathBuf>("ca_file");
     let first_byte_max =
@@ -57,6 +58,12 @@ pub(super) fn read(
     };
     let adaptive = read_adaptive(&mut section.section("adaptive"));
     let nodes = read_nodes(section, node_flags, pipeline.limits.nodes_max, links);
+    for (origin, node) in &nodes {
+        if let Err(error) = check_addresses(node, link_local) {
+            section.error(origin, format_args!("node {:?}: {error}", node.name));
+        }
+    }
+    let nodes = nodes.into_iter().map(|(_, node)| node).collect();
     LlmConfig {
         options: LlmOptions { pipeline, health, adaptive, first_byte_max, pass, nodes },
         ca_file_origin: ca_file.as_ref().map_or(ValueSource::Default, |setting| setting.origin.clone()),
@@ -124,6 +131,7 @@ fn read_limits(section: &mut Section<'_>) -> PipelineLimits {
         models_max: count("models_max", i64::from(default.models_max), 100_000).as_u32(),
         nodes_max: count("nodes_max", default.nodes_max as i64, 10_000).as_usize(),
         in_flight_max: count("in_flight_max", default.in_flight_max as i64, 10_000_000).as_usize(),
+        sessions_max: count("sessions_max", i64::from(default.sessions_max), 10_000).as_u32(),
     }
 }
 
@@ -188,7 +196,7 @@ fn read_nodes(
     node_flags: &[String],
     nodes_max: usize,
     links: &[LinkSettings],
-) -> Vec<NodeOptions> {
+) -> Vec<(ValueSource, NodeOptions)> {
     let mut nodes: Vec<(ValueSource, NodeOptions)> = Vec::new();
     for (origin, mut table) in section.sections("nodes") {
         let node = read_node(&mut table, &origin, Some(links));
@@ -204,7 +212,16 @@ fn read_nodes(
     if let Some((origin, _)) = nodes.get(nodes_max) {
         section.error(origin, format!("more than {nodes_max} nodes; raise nodes_max in [llm.limits]"));
     }
-    nodes.into_iter().map(|(_, node)| node).collect()
+    nodes
+}
+
+/// Rejects a node with a URL whose host is a link-local or metadata address.
+///
+/// The other side of a link decides which addresses it connects to.
+pub(crate) fn check_addresses(node: &NodeOptions, policy: LinkLocalPolicy) -> Result<(), LinkLocalError> {
+    let urls = node.paths.iter().filter(|_| node.via.is_none());
+    // The other errors of a URL are reported where it is read.
+    urls.filter_map(|url| NodeOrigin::parse(url).ok()).try_for_each(|origin| origin.check_literal(policy))
 }
 
 /// Contents of the stored nodes file.

@@ -8,6 +8,7 @@ use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::listener::ListenerLimits;
 use evenkeel_server::origin::TrustedSites;
 use evenkeel_server::tenant::{Exposure, InsecurePolicy};
+use evenkeel_upstream::LinkLocalPolicy;
 
 use super::reader::{Section, SourcedValue};
 use super::source::ValueSource;
@@ -36,6 +37,8 @@ pub struct ServerConfig {
     pub tls: Option<TlsFiles>,
     pub admin_key_hashes: Vec<KeyHash>,
     pub insecure: InsecurePolicy,
+    /// Treatment of link-local and metadata addresses of nodes, webhooks, collectors and peers.
+    pub link_local: LinkLocalPolicy,
     /// Delay during shutdown between reporting "not ready" and closing the listener.
     pub unready: Duration,
     /// `drain_max` is the setting `drain_secs`.
@@ -85,6 +88,10 @@ pub(super) fn read(section: &mut Section<'_>) -> ServerConfig {
         allow_open: section.read("allow_open", false).value,
         allow_plaintext: section.read("allow_plaintext", false).value,
     };
+    let link_local = match section.read("allow_link_local", false).value {
+        true => LinkLocalPolicy::Allow,
+        false => LinkLocalPolicy::Refuse,
+    };
     let sites = sites(section);
     let limits = ListenerLimits { drain_max: drain, ..limits(section) };
     let tls = tls(section);
@@ -96,6 +103,7 @@ pub(super) fn read(section: &mut Section<'_>) -> ServerConfig {
         tls: tls.map(|tls| tls.value),
         admin_key_hashes,
         insecure,
+        link_local,
         sites,
         unready,
         limits,
@@ -140,6 +148,7 @@ fn limits(section: &mut Section<'_>) -> ListenerLimits {
         section.within(key, Integer(default as i64), Integer(min)..=Integer(max)).as_usize()
     };
     let connections_max = count("connections_max", default.connections_max, 1, 1_000_000);
+    let per_address_max = count("connections_per_address_max", 0, 0, 1_000_000);
     let head_bytes_max = count("head_bytes_max", default.head_bytes_max, 8 * 1024, 1024 * 1024);
     let headers_max = count("headers_max", default.headers_max, 16, 1_000);
     let body_bytes_max = count("body_bytes_max", default.body_bytes_max, 1024, 1024 * 1024 * 1024);
@@ -151,6 +160,8 @@ fn limits(section: &mut Section<'_>) -> ListenerLimits {
     };
     ListenerLimits {
         connections_max,
+        // 0 means no limit.
+        connections_per_address_max: (0 < per_address_max).then_some(per_address_max),
         head_bytes_max,
         headers_max,
         head_wait_max: secs("head_wait_secs", default.head_wait_max),

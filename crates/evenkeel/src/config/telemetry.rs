@@ -6,7 +6,7 @@ use evenkeel_server::tenant::Access;
 use evenkeel_telemetry::logs::{Format, LogOptions};
 use evenkeel_telemetry::trace::TraceOptions;
 use evenkeel_telemetry::{MetricLimits, RequestLogLimits, Secret};
-use evenkeel_upstream::Origin;
+use evenkeel_upstream::{LinkLocalPolicy, Origin};
 use http::{HeaderName, HeaderValue};
 
 use super::reader::Section;
@@ -37,8 +37,8 @@ pub struct TraceConfig {
     pub options: TraceOptions,
 }
 
-pub(super) fn read(section: &mut Section<'_>) -> TelemetryConfig {
-    let traces = read_traces(section);
+pub(super) fn read(section: &mut Section<'_>, link_local: LinkLocalPolicy) -> TelemetryConfig {
+    let traces = read_traces(section, link_local);
     let filter = section.read("log", "info".to_owned());
     let formats = [("auto", None), ("human", Some(Format::Human)), ("json", Some(Format::Json))];
     let format =
@@ -70,7 +70,7 @@ pub(super) fn read(section: &mut Section<'_>) -> TelemetryConfig {
     }
 }
 
-fn read_traces(section: &mut Section<'_>) -> Option<TraceConfig> {
+fn read_traces(section: &mut Section<'_>, link_local: LinkLocalPolicy) -> Option<TraceConfig> {
     let default = TraceOptions::default();
     let endpoint = section.optional::<String>("otlp_endpoint");
     let headers = section.optional::<Secret<String>>("otlp_headers");
@@ -86,13 +86,17 @@ fn read_traces(section: &mut Section<'_>) -> Option<TraceConfig> {
     };
     // OpenTelemetry treats an empty variable as unset.
     let endpoint = endpoint.filter(|setting| !setting.value.is_empty())?;
-    match Origin::parse(&endpoint.value) {
-        Ok(collector) => Some(TraceConfig { collector, headers, options: TraceOptions { ratio, spans_max } }),
+    let collector = match Origin::parse(&endpoint.value) {
+        Ok(collector) => collector,
         Err(error) => {
             section.error(&endpoint.origin, format_args!("otlp_endpoint: {error}"));
-            None
+            return None;
         }
+    };
+    if let Err(error) = collector.check_literal(link_local) {
+        section.error(&endpoint.origin, format_args!("otlp_endpoint: {error}"));
     }
+    Some(TraceConfig { collector, headers, options: TraceOptions { ratio, spans_max } })
 }
 
 /// Parses headers in the format of `OTEL_EXPORTER_OTLP_HEADERS`: values are percent-encoded.

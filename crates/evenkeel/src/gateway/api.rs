@@ -13,6 +13,7 @@ use http::header;
 use http::{HeaderValue, Method, StatusCode};
 use serde_json::{Map, Value, json};
 
+use super::reload::in_force;
 use super::{ChangeError, Core};
 use crate::config::read_tenant;
 use crate::tenant_store::{OldKeys, TenantChange, TenantStoreError};
@@ -34,7 +35,10 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
     // `POST /` is the endpoint of SQS clients.
     routes.add(Method::GET, "/", Access::Public, respond(|_| json_response(StatusCode::OK, &about())))?;
     routes.add(Method::GET, METRICS, metrics, respond(metrics_page))?;
-    let config = respond(|core| json_response(StatusCode::OK, &core.state.lock().config.effective.to_json()));
+    let config = respond(|core| {
+        let state = core.state.lock();
+        json_response(StatusCode::OK, &in_force(&state.started, &state.config))
+    });
     routes.add(Method::GET, "/api/config", Access::Admin, config)?;
     routes.add(Method::GET, "/api/openapi.json", Access::Public, respond(|_| openapi()))?;
     let tenants = respond(|core| json_response(StatusCode::OK, &core.state.lock().tenants.describe()));

@@ -42,7 +42,11 @@ pub(super) fn start(
         None => NodeReport { status: Status::Down, pools: Vec::new() },
     };
     let options = ClusterOptions::new(node, secret, others);
-    Ok(Some(Cluster::start(options, Upstream::new(pool, roots), own_report)?))
+    Ok(Some(Cluster::start(
+        options,
+        Upstream::new(pool, roots).with_link_local(config.server.link_local),
+        own_report,
+    )?))
 }
 
 fn to_options(peer: &PeerConfig) -> PeerOptions {

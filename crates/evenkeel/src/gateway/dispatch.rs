@@ -20,6 +20,7 @@ use evenkeel_llm::LlmApi;
 use evenkeel_queue::{QueueId, Queues};
 use evenkeel_server::tenant::Authenticator;
 use evenkeel_telemetry::{RegisterError, Registry};
+use evenkeel_upstream::LinkLocalPolicy;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{interval, timeout};
@@ -45,8 +46,11 @@ pub(super) struct DispatchContext {
 }
 
 /// Rejects invalid dispatch targets.
-pub(super) fn check_target(target: &str) -> Result<(), BadTarget> {
-    DispatchTarget::parse(target).map(drop)
+pub(super) fn check_target(target: &str, link_local: LinkLocalPolicy) -> Result<(), BadTarget> {
+    match DispatchTarget::parse(target)? {
+        DispatchTarget::Route(_) => Ok(()),
+        DispatchTarget::Url(url) => Ok(url.origin.check_literal(link_local)?),
+    }
 }
 
 /// Phase of the graceful shutdown.

@@ -9,13 +9,14 @@ use evenkeel_server::body::Response;
 use evenkeel_server::percent;
 use evenkeel_server::route::{RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::tenant::Access;
+use evenkeel_upstream::LinkLocalError;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::Core;
 use super::api::{json_response, read_object};
-use crate::config::{Config, check_link, read_node};
+use crate::config::{Config, check_addresses, check_link, read_node};
 use crate::node_store::{NodeStore, NodeStoreError};
 
 const NODES: &str = "/api/nodes";
@@ -104,6 +105,7 @@ impl Core {
         match &edit {
             NodeEdit::Add(node) => {
                 check_via(node, &state.config)?;
+                check_addresses(node, state.started.server.link_local)?;
                 self.llm.add_node(NodeOptions::clone(node))?;
                 next.add(NodeOptions::clone(node));
             }
@@ -146,7 +148,9 @@ impl Core {
     pub(super) fn add_stored_nodes(&self, stored: &NodeStore, config: &Config) -> Vec<String> {
         let mut names = Vec::new();
         for node in stored.added().iter().filter(|node| !self.llm.has_node(&node.name)) {
-            let added = check_via(node, config).and_then(|()| Ok(self.llm.add_node(node.clone())?));
+            let added = check_via(node, config)
+                .and_then(|()| Ok(check_addresses(node, config.server.link_local)?))
+                .and_then(|()| Ok(self.llm.add_node(node.clone())?));
             match added {
                 Ok(()) => names.push(node.name.clone()),
                 Err(error) => {
@@ -192,6 +196,8 @@ enum ChangeError {
     #[error("{0}")]
     UnknownLink(String),
     #[error(transparent)]
+    LinkLocal(#[from] LinkLocalError),
+    #[error(transparent)]
     Node(#[from] NodeError),
     #[error(transparent)]
     Store(#[from] NodeStoreError),
@@ -213,6 +219,7 @@ fn api_error(error: ChangeError) -> ApiError {
             | NodeError::Monitor(_)),
         ) => ApiError::invalid(error.to_string()),
         ChangeError::UnknownLink(message) => ApiError::invalid(message),
+        ChangeError::LinkLocal(error) => ApiError::invalid(error.to_string()),
         ChangeError::Store(error) => {
             tracing::error!(target: "evenkeel", %error, "could not store the change to the nodes; nothing changed");
             ApiError::Internal

@@ -10,7 +10,7 @@ use evenkeel_queue::store::disk::{DiskOptions, DiskStore, FatalHandler};
 use evenkeel_queue::store::memory::MemoryStore;
 use evenkeel_queue::store::{Store, StoreError};
 use evenkeel_server::tenant::Authenticator;
-use evenkeel_sqs::{SqsApi, SqsOptions};
+use evenkeel_sqs::{SqsApi, SqsOptions, TargetCheck};
 use evenkeel_telemetry::Registry;
 
 use super::StartError;
@@ -44,13 +44,16 @@ impl QueueApi {
             return Err(ConfigErrors::without_origin(message).into());
         }
         let queues = Queues::open(store, queues_max).await?;
+        let link_local = config.server.link_local;
         let options = SqsOptions {
             region,
             account,
             scheme: if config.server.tls.is_some() { "https" } else { "http" },
             defaults,
             queues_metered_max: config.telemetry.queues_max,
-            check_target: |target| check_target(target).map_err(|error| error.to_string()),
+            check_target: TargetCheck(Arc::new(move |target| {
+                check_target(target, link_local).map_err(|error| error.to_string())
+            })),
         };
         let sqs = SqsApi::new(options, queues.clone(), auth, master_key(data_dir)?, registry)?;
         Ok(Self { queues, sqs })

@@ -2,6 +2,7 @@
 
 use evenkeel_llm::NodeOptions;
 use evenkeel_server::tls::TlsError;
+use serde_json::Value;
 use thiserror::Error;
 
 use super::links::LoadedLink;
@@ -47,16 +48,9 @@ impl Core {
         tenants.warn_reserved_names();
         self.auth.reload(tenants.all(), admin_keys.clone()).map_err(TenantStoreError::Tenants)?;
         let tenant_table = self.auth.tenants();
-        let mut changed = state.started.effective.differences(&config.effective);
-        if !state.started.sql.has_same_datasources(&config.sql) {
-            changed.push("sql.datasources".to_owned());
-        }
-        if !state.started.cluster.has_same_peers(&config.cluster) {
-            changed.push("cluster.peers".to_owned());
-        }
         let mut report = ReloadReport {
             tenants: tenant_table.len(),
-            needs_restart: changed.into_iter().filter(|name| !RELOADED.contains(&name.as_str())).collect(),
+            needs_restart: needs_restart(&state.started, &config),
             ..ReloadReport::default()
         };
         if let Err(error) = self.set_tenants() {
@@ -118,6 +112,39 @@ impl Core {
             }
         }
     }
+}
+
+/// Returns the settings whose change needs a restart to take effect, as `section.key` or the name of a list.
+fn needs_restart(started: &Config, loaded: &Config) -> Vec<String> {
+    let mut changed = started.effective.differences(&loaded.effective);
+    changed.retain(|name| !RELOADED.contains(&name.as_str()));
+    if !started.sql.has_same_datasources(&loaded.sql) {
+        changed.push("sql.datasources".to_owned());
+    }
+    if !started.cluster.has_same_peers(&loaded.cluster) {
+        changed.push("cluster.peers".to_owned());
+    }
+    changed
+}
+
+/// Describes the configuration in force: that of the startup, with everything that a reload has changed since.
+///
+/// A setting that waits for a restart also has the value that it will get, as `after_restart`.
+pub(super) fn in_force(started: &Config, loaded: &Config) -> Value {
+    let mut shown = loaded.effective.to_json();
+    let mut at_start = started.effective.to_json();
+    for name in needs_restart(started, loaded) {
+        if shown.get(&name).is_some() || at_start.get(&name).is_some() {
+            shown[&name] = at_start[&name].take();
+            continue;
+        }
+        let Some((section, key)) = name.rsplit_once('.') else { continue };
+        let after = shown[section][key]["value"].take();
+        let mut setting = at_start[section][key].take();
+        setting["after_restart"] = after;
+        shown[section][key] = setting;
+    }
+    shown
 }
 
 /// Rejects a configuration without a link that nodes added at run time use.

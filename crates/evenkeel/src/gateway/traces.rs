@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_telemetry::trace::{Attributes, CONTENT_TYPE, Tracer, payload};
-use evenkeel_upstream::{TlsRoots, Upstream, UpstreamError};
+use evenkeel_upstream::{LinkLocalPolicy, TlsRoots, Upstream, UpstreamError};
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use tokio::sync::oneshot;
@@ -38,13 +38,19 @@ pub(super) struct Exporter {
 }
 
 impl Exporter {
-    pub(super) fn start(tracer: Arc<Tracer>, config: TraceConfig, roots: TlsRoots) -> Self {
+    pub(super) fn start(
+        tracer: Arc<Tracer>,
+        config: TraceConfig,
+        roots: TlsRoots,
+        link_local: LinkLocalPolicy,
+    ) -> Self {
         let pool = ConnectionPoolConfig {
             max_idle_per_host: 1,
             request_timeout: TIMEOUT,
             ..ConnectionPoolConfig::default()
         };
-        let collector = Collector { upstream: Upstream::new(pool, roots), config, resource: resource() };
+        let upstream = Upstream::new(pool, roots).with_link_local(link_local);
+        let collector = Collector { upstream, config, resource: resource() };
         let (stop, stopped) = oneshot::channel();
         Self { stop, exporting: tokio::spawn(export(tracer, collector, stopped)) }
     }

@@ -73,6 +73,42 @@ fn a_waiting_chat_is_explained_and_so_are_all_requests_with_its_id() {
 }
 
 #[test]
+fn a_chat_that_waited_is_explained_with_those_served_meanwhile_and_its_path() {
+    let node = TestNode::start(stuck());
+    let dir = TestDir::new("explain-behind");
+    let port = node.address().port();
+    let paths = format!("paths = ['http://127.0.0.1:{port}', 'http://localhost:{port}']");
+    let lines = "models = ['sim']\nmax_concurrency = 1\n";
+    dir.write("evenkeel.toml", &format!("[[llm.nodes]]\nname = 'one'\n{paths}\n{lines}"));
+    let server = ServerProcess::start(&dir, &[]);
+    let send = |id: &str| server.send("POST", CHAT, &format!("x-request-id: {id}\r\n"), &chat(json!({})));
+    let is_dispatched = |id: &str| {
+        let reply = server.get(&format!("/api/requests/{id}"));
+        reply.status == 200 && reply.body.contains("dispatched to node")
+    };
+    let first = send("first");
+    while !is_dispatched("first") {}
+    let second = send("second");
+    while server.get("/api/requests/second").status == 404 {}
+    let third = send("third");
+    while server.get("/api/requests/third").status == 404 {}
+    drop(first);
+    while !is_dispatched("second") {}
+    drop(second);
+    while !is_dispatched("third") {}
+    assert_steps(
+        &explained(&server, "third"),
+        &[
+            "accepted for \"sim\"",
+            "admitted, 2 waiting",
+            "waited while 1 request got a slot: 1 of its own tenant",
+            "dispatched to node \"one\" over path http://",
+        ],
+    );
+    drop(third);
+}
+
+#[test]
 fn a_statement_and_a_statement_of_a_transaction_are_explained() {
     let dir = TestDir::new("explain-sql");
     let server = ServerProcess::start(&dir, &[]);

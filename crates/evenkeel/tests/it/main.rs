@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod adaptive;
+mod address_limit;
 mod admin;
 mod bodies;
 mod busy;
@@ -24,7 +25,10 @@ mod fairness_keys;
 mod fleet;
 mod full_disk;
 mod link;
+mod link_local;
+mod message_ids;
 mod nodes;
+mod observability;
 mod openai;
 mod openapi;
 mod owners;

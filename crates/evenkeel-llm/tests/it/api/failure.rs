@@ -23,7 +23,7 @@ async fn closed_url() -> String {
 }
 
 /// Sends requests until one is sent to the faulty node, and checks that every client gets a complete response.
-async fn assert_fails_over(faulty: String, mode: ResponseMode, failure: &str) {
+pub(crate) async fn assert_fails_over(faulty: String, mode: ResponseMode, failure: &str) {
     let healthy = Engine::reply_always_with(|received| {
         if received.body.windows(13).any(|part| part == b"include_usage") {
             let (sender, _) = received.stream();

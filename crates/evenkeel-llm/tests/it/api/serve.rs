@@ -155,12 +155,12 @@ async fn a_client_error_is_passed_through_and_costs_nothing() {
 #[tokio::test]
 async fn other_v1_requests_are_routed_by_model() {
     let url = Engine::reply_always_with(|received| {
-        assert_eq!(received.path, "/v1/rerank");
-        received.reply(200, &[("content-type", "audio/mpeg")], "any bytes");
+        assert_eq!(received.path, "/v1/pooling");
+        received.reply(200, &[("content-type", "application/octet-stream")], "any bytes");
     })
     .await;
     let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
-    let response = gateway.post("/v1/rerank", r#"{"model":"m","query":"q","documents":["d"]}"#).await;
+    let response = gateway.post("/v1/pooling", r#"{"model":"m","input":"q"}"#).await;
     assert_eq!((response.status, response.body.as_str()), (200, "any bytes"));
     gateway.wait_until_idle().await;
 }

@@ -24,6 +24,8 @@ use crate::time::UnixMillis;
 
 /// Maximum size of the journal. A start replays it, which takes a few seconds and as much memory.
 const JOURNAL_MAX: u64 = 128 << 20;
+/// Key of the sequence number of the first message whose id is encrypted.
+const PLAIN_IDS_BEFORE: &[u8] = b"plain_ids_before";
 /// Sequence numbers are reserved on disk in blocks of this size, so that none is used twice.
 pub(super) const SEQ_BLOCK: u64 = 1 << 20;
 
@@ -108,6 +110,8 @@ pub(super) struct Recovery {
     pub(super) catalog: Catalog,
     pub(super) extents: KeyExtents,
     pub(super) secret: [u8; 32],
+    /// First message whose id is encrypted.
+    pub(super) plain_ids_before: Seq,
 }
 
 impl Keyspaces {
@@ -123,6 +127,7 @@ impl Keyspaces {
         let results_due = keyspace("results_due")?;
         let secret = check_format(&db, &meta, dir)?;
         let seq = read_number(&meta, b"seq")?.unwrap_or(1);
+        let plain_ids_before = read_or_init_bound(&db, &meta, seq)?;
         let segments = open_segments(&db, &meta, Seq(seq))?;
         let dedup = Dedup::open(&db)?;
         let mut keyspaces = Self { db, meta, keys, state, results, results_due, segments, dedup };
@@ -137,7 +142,7 @@ impl Keyspaces {
                 entry.live = extent.messages;
             }
         }
-        Ok(Recovery { keyspaces, catalog, extents, secret })
+        Ok(Recovery { keyspaces, catalog, extents, secret, plain_ids_before })
     }
 
     /// Takes a snapshot, which later compactions and deletes do not affect.
@@ -327,6 +332,17 @@ impl Catalog {
 fn message(entry: Guard) -> Result<(QueueId, KeyId, MessageMeta), StoreError> {
     let key = entry.key().map_err(io)?;
     layout::read_message_key(&key).ok_or_else(|| corrupt("a message's key"))
+}
+
+/// Reads the sequence number of the first message whose id is encrypted; in a directory of an earlier version, which does
+/// not have it, and in a new one, it is the next.
+fn read_or_init_bound(db: &Database, meta: &Keyspace, next: u64) -> Result<Seq, StoreError> {
+    if let Some(bound) = read_number(meta, PLAIN_IDS_BEFORE)? {
+        return Ok(Seq(bound));
+    }
+    meta.insert(PLAIN_IDS_BEFORE, next.to_be_bytes()).map_err(io)?;
+    db.persist(PersistMode::SyncAll).map_err(io)?;
+    Ok(Seq(next))
 }
 
 /// Checks the format of a data directory and returns its secret; initializes a new directory.

@@ -130,9 +130,8 @@ impl JobAttempt {
         let attempt = self.delivery.attempt;
         let since = self.queue.now();
         self.record(JobStatus::Posted { to: url.to_string(), attempt, since });
-        let name = &self.queue.descriptor().name;
         let tenant = self.tenant.as_ref().ok().map(|tenant| tenant.settings.name.as_str());
-        let posting = self.dispatch.webhooks.post(url, name, tenant, &self.delivery);
+        let posting = self.dispatch.webhooks.post(url, &self.queue, tenant, &self.delivery);
         Ok(self.run_with_lease(posting, &AtomicBool::new(true)).await)
     }
 
@@ -148,7 +147,7 @@ impl JobAttempt {
         let job = Job {
             target,
             tenant,
-            id: HeaderValue::try_from(id.to_string()).map_err(|_| ApiError::Internal)?,
+            id: HeaderValue::try_from(self.public_id()).map_err(|_| ApiError::Internal)?,
             body: self.delivery.payload.body.clone(),
             accepted_at: self.dispatch.auth.now(),
             on_dispatch: Box::new(move |node, path| {
@@ -201,13 +200,12 @@ impl JobAttempt {
 
     /// Extends the lease; fails only if the lease is lost.
     async fn extend(&self) -> Result<(), Rejection> {
-        let Delivery { id, receipt, .. } = &self.delivery;
-        let extended = self.queue.extend(&[(receipt.clone(), self.lease)]).await;
+        let extended = self.queue.extend(&[(self.delivery.receipt.clone(), self.lease)]).await;
         match extended.into_iter().next() {
             Some(Err(error)) if is_lease_lost(&error) => return Err(error),
             Some(Err(error)) => {
                 let queue = &self.queue.descriptor().name;
-                tracing::warn!(target: "evenkeel", queue, %id, %error, "could not extend the lease of a job, retrying");
+                tracing::warn!(target: "evenkeel", queue, id = self.public_id(), %error, "could not extend the lease of a job, retrying");
             }
             Some(Ok(())) | None => {}
         }
@@ -215,7 +213,7 @@ impl JobAttempt {
     }
 
     async fn settle(&self, outcome: JobOutcome) {
-        let Delivery { id, attempt, .. } = &self.delivery;
+        let attempt = self.delivery.attempt;
         let redrive = self.queue.descriptor().settings.redrive;
         match outcome {
             JobOutcome::Done(reply) => {
@@ -225,7 +223,7 @@ impl JobAttempt {
             }
             JobOutcome::Failed(reply) => {
                 let queue = &self.queue.descriptor().name;
-                tracing::warn!(target: "evenkeel", queue, %id, reason = reply.summary(), "job failed permanently");
+                tracing::warn!(target: "evenkeel", queue, id = self.public_id(), reason = reply.summary(), "job failed permanently");
                 if !self.store_result(ResultState::Failed, reply).await {
                     return;
                 }
@@ -239,8 +237,8 @@ impl JobAttempt {
             JobOutcome::Retry(reply, delay) => {
                 let reason = reply.summary();
                 let queue = &self.queue.descriptor().name;
-                tracing::info!(target: "evenkeel", queue, %id, attempt, reason, "attempt at a job failed");
-                let is_last = redrive.is_some_and(|redrive| *attempt >= redrive.attempts_max);
+                tracing::info!(target: "evenkeel", queue, id = self.public_id(), attempt, reason, "attempt at a job failed");
+                let is_last = redrive.is_some_and(|redrive| attempt >= redrive.attempts_max);
                 if is_last && !self.store_result(ResultState::Failed, reply).await {
                     return;
                 }
@@ -251,7 +249,7 @@ impl JobAttempt {
             }
             JobOutcome::Deferred(reason, delay) => {
                 let queue = &self.queue.descriptor().name;
-                tracing::debug!(target: "evenkeel", queue, %id, reason, "job deferred");
+                tracing::debug!(target: "evenkeel", queue, id = self.public_id(), reason, "job deferred");
                 let status = StatusRecord { reader: self.reader(), status: self.failed_status(reason) };
                 self.log_ack_errors(defer(&self.queue, &self.delivery, delay, Some(status)).await);
             }
@@ -279,7 +277,7 @@ impl JobAttempt {
         loop {
             let Err(error) = self.queue.put_result(*id, &result, ttl, max).await else { return true };
             let queue = &self.queue.descriptor().name;
-            tracing::error!(target: "evenkeel", queue, %id, %error, "could not store the result of a job, retrying in 5 s");
+            tracing::error!(target: "evenkeel", queue, id = self.public_id(), %error, "could not store the result of a job, retrying in 5 s");
             let stops = phase.wait_for(|phase| *phase != StopPhase::Serving);
             if tokio::time::timeout(STORE_RETRY, stops).await.is_ok() {
                 self.release(Duration::ZERO).await;
@@ -296,6 +294,11 @@ impl JobAttempt {
         let account = self.tenant.as_ref().ok().and_then(|tenant| tenant.settings.account);
         // A webhook also gets jobs of unknown tenants; no tenant has the account number zero.
         Namespace::Account(account.unwrap_or(AccountNumber::ZERO))
+    }
+
+    /// Returns the message's id as clients know it.
+    fn public_id(&self) -> String {
+        self.queue.message_ids().format(self.delivery.id)
     }
 
     async fn ack(&self) {
@@ -317,7 +320,7 @@ impl JobAttempt {
     fn log_ack_errors(&self, results: Vec<Result<(), Rejection>>) {
         for error in results.into_iter().filter_map(Result::err) {
             let queue = &self.queue.descriptor().name;
-            tracing::warn!(target: "evenkeel", queue, id = %self.delivery.id, %error, "could not acknowledge or release a job; it may run again when its lease ends");
+            tracing::warn!(target: "evenkeel", queue, id = self.public_id(), %error, "could not acknowledge or release a job; it may run again when its lease ends");
         }
     }
 }

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use evenkeel_llm::JobTarget as Route;
-use evenkeel_upstream::{Origin, UrlError};
+use evenkeel_upstream::{LinkLocalError, Origin, UrlError};
 use http::uri::PathAndQuery;
 use thiserror::Error;
 
@@ -69,6 +69,8 @@ pub(in crate::gateway) enum BadTarget {
         #[source]
         error: UrlError,
     },
+    #[error("target: {0}")]
+    LinkLocal(#[from] LinkLocalError),
     /// Does not contain the URL, because its password would be visible to every reader of the error.
     #[error("target: URL carries credentials")]
     Credentials,

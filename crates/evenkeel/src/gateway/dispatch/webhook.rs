@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_llm::{JobResponse, RESPONSE_BYTES_MAX, retry_after};
-use evenkeel_queue::Delivery;
+use evenkeel_queue::{Delivery, Queue};
 use evenkeel_sqs::{client_key, header_of};
 use evenkeel_upstream::{Upstream, UpstreamError};
 use http::header::CONTENT_TYPE;
@@ -36,7 +36,7 @@ impl WebhookClient {
     pub(super) async fn post(
         &self,
         url: &Url,
-        queue: &str,
+        queue: &Queue,
         tenant: Option<&str>,
         job: &Delivery,
     ) -> JobOutcome {
@@ -88,7 +88,7 @@ enum WebhookError {
 /// Builds the request: the job's body, and headers that identify the job.
 fn request(
     url: &Url,
-    queue: &str,
+    queue: &Queue,
     tenant: Option<&str>,
     job: &Delivery,
 ) -> Result<Request<Bytes>, http::Error> {
@@ -100,8 +100,8 @@ fn request(
     }
     request
         .header(CONTENT_TYPE, content_type.unwrap_or(JSON))
-        .header("x-evenkeel-queue", queue)
-        .header("x-evenkeel-message-id", job.id.to_string())
+        .header("x-evenkeel-queue", &queue.descriptor().name)
+        .header("x-evenkeel-message-id", queue.message_ids().format(job.id))
         .header("x-evenkeel-attempt", job.attempt)
         .header("x-evenkeel-fairness-key", HeaderValue::from_bytes(key.as_bytes())?)
         .body(job.payload.body.clone())
