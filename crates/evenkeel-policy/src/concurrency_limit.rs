@@ -13,7 +13,7 @@
 //! Guarantees:
 //! - The limit stays within `min..=max`. It starts at `initial` and doubles until a rise fails; afterwards it rises by at
 //!   most an eighth (at least one) at a time, and falls by at most an eighth, except that a failed rise is undone.
-//! - It rises only after the whole limit was in use; a limit that demand does not reach stays as it is.
+//! - It rises only if at least three quarters of it were in use; a limit that demand does not reach stays as it is.
 //! - The baseline of a prompt class rises only by samples that were sent with at most a quarter of the limit in flight
 //!   (at least one), or while the engine reported no queue. A probe runs at that load to obtain some. Probes take at most
 //!   5 % of the time; their intervals are jittered, so that gateways do not probe an engine together.

@@ -6,6 +6,7 @@ use evenkeel_policy::id::{ModelId, NodeId, TenantId};
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::swrr::SwrrError;
 use evenkeel_policy::time::Instant;
+use evenkeel_policy::weight::Weight;
 
 use crate::OptimizedLoadManager;
 use crate::observe::Event;
@@ -41,6 +42,21 @@ impl OptimizedLoadManager {
         self.nodes.set_models(node, models);
         self.node_cache.invalidate(node, |model| !models.contains(&model));
         self.wait_queue.reset_throughput(models);
+        self.dispatch();
+        Ok(())
+    }
+
+    /// Changes a node's share of the work, relative to the other nodes.
+    pub fn set_node_weight(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        weight: Weight,
+    ) -> Result<(), RegistryError> {
+        self.advance(now);
+        self.check_node(node)?;
+        let known = self.nodes.get_mut(node).ok_or(RegistryError::UnknownNode { node })?;
+        known.set_weight(weight);
         self.dispatch();
         Ok(())
     }

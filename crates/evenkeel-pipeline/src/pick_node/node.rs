@@ -270,6 +270,10 @@ impl Node {
         Candidate { node, weight: self.weight, stats: self.stats() }
     }
 
+    pub(crate) fn set_weight(&mut self, weight: Weight) {
+        self.weight = weight;
+    }
+
     pub(crate) fn weight(&self) -> Weight {
         self.weight
     }
