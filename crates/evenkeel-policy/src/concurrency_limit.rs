@@ -3,20 +3,21 @@
 //! An engine that batches has a knee: up to that number of requests the output rate grows with the load; above it,
 //! requests queue inside the engine, where the scheduler cannot reorder them. The limit follows the knee by the method
 //! of TCP Vegas: the queue inside the engine is estimated as `limit × (1 − baseline / TTFT)`, from the median of a
-//! window, where the baseline is the TTFT without a queue of a prompt of that length. The duration of whole responses is
-//! ignored, because it depends on what the client requests and not on the engine's load.
+//! window, where the baseline is the TTFT without a queue of a prompt of that length.
 //!
-//! Every rise is a trial: it is kept only if the output rate rose with it and no queue formed. Falls are tried in the
-//! same way, because TTFT does not show the knee of an engine that prefers prompts to output. Without streams these
-//! trials are all there is.
+//! Every rise is a trial: it is kept only if the throughput rose with it and no queue formed. Falls are tried in the same
+//! way, because TTFT does not show the knee of an engine that prefers prompts to output. Without streams there are only
+//! these trials, unless the engine reports its queue.
 //!
 //! Guarantees:
-//! - The limit stays within `min..=max`. It starts at `initial` and doubles until a rise fails; afterwards it rises by at
-//!   most an eighth (at least one) at a time, and falls by at most an eighth, except that a failed rise is undone.
+//! - The limit stays within `min..=max`. It starts at `initial` and doubles until a rise fails; afterwards it changes by
+//!   an eighth (at least one) at a time, without streams by a quarter. A queue lowers it by at most a quarter of what was
+//!   in use; a failed trial is undone.
 //! - It rises only if at least three quarters of it were in use; a limit that demand does not reach stays as it is.
 //! - The baseline of a prompt class rises only by samples that were sent with at most a quarter of the limit in flight
-//!   (at least one), or while the engine reported no queue. A probe runs at that load to obtain some. Probes take at most
-//!   5 % of the time; their intervals are jittered, so that gateways do not probe an engine together.
+//!   (at least one), or while the engine reported no queue. A probe runs at that load to obtain some, for at most a
+//!   minute. Probes take at most 5 % of the time; their intervals are jittered, so that gateways do not probe an engine
+//!   together.
 //! - Refusals by the engine undo a rise, and never lower the limit otherwise.
 //! - Every call is O(1) and allocates nothing.
 
@@ -51,6 +52,8 @@ const CONFIRMED_RATIO: f64 = 3.0;
 const REFUSALS_MAX: u32 = 2;
 /// Time after which a rise that is not fully used is undone.
 const UNUSED_MAX: Duration = Duration::from_secs(5);
+/// Maximum duration of a probe.
+const PROBE_MAX: Duration = Duration::from_secs(60);
 /// Windows between two trials; doubles with every failed trial.
 const HOLD_MIN: u32 = 2;
 /// Relative change in throughput at an unchanged limit that brings the next trial forward.
@@ -324,6 +327,10 @@ impl ConcurrencyLimit {
         if sent.epoch == self.epoch {
             self.window.on_end(now, self.limit);
         }
+        // Without streams, no sample ends the probe.
+        if let Some(probe) = self.probe.filter(|probe| PROBE_MAX <= now.since(probe.since)) {
+            self.end_probe(now, probe.since);
+        }
         self.set_in_flight(now, in_flight);
         self.try_close_window(now);
         if in_flight < self.limit() {
@@ -353,8 +360,12 @@ impl ConcurrencyLimit {
     /// In any engine some requests wait for the next batch step, so up to an eighth of the limit does not count as a
     /// queue.
     pub fn on_engine_queue(&mut self, now: Instant, waiting: u32, in_flight: u32) {
+        let is_used = 3 * u64::from(self.limit) <= 4 * u64::from(in_flight);
         if waiting == 0 {
             self.engine_idle_since = self.engine_idle_since.or(Some(now));
+            if is_used && self.has_no_streams() {
+                return self.rise(now);
+            }
         }
         if waiting <= self.limit / 8 {
             return;
@@ -363,10 +374,26 @@ impl ConcurrencyLimit {
         self.window.engine_queue = EngineQueue::Seen;
         // With more in flight than the limit, an earlier decrease is still taking effect; with far fewer, other clients
         // cause the queue.
-        let is_ours = 3 * u64::from(self.limit) <= 4 * u64::from(in_flight) && in_flight <= self.limit;
-        if is_ours && self.probe.is_none() {
+        if is_used && in_flight <= self.limit && self.probe.is_none() {
             self.lower_to(now, self.limit.saturating_sub(waiting.min((self.limit / 4).max(1))));
         }
+    }
+
+    /// Reports whether no first token was ever recorded.
+    fn has_no_streams(&self) -> bool {
+        self.probes.last_idle_at().is_none() && self.recent.is_none()
+    }
+
+    /// Raises the limit without a trial, because the engine reports that it has no queue.
+    fn rise(&mut self, now: Instant) {
+        let step = match self.growth {
+            Growth::SlowStart => self.limit,
+            Growth::Steady => (self.limit / 8).max(1),
+        };
+        self.limit = self.limit.saturating_add(step).min(self.config.max);
+        self.trial_from = None;
+        self.rate = None;
+        self.begin_epoch(now);
     }
 
     /// Records that the engine stopped reporting its queue.
@@ -391,10 +418,14 @@ impl ConcurrencyLimit {
         let is_missing = |class: PromptClass| self.baselines.millis(class).is_none();
         let samples_min = if self.probes.missing().is_some_and(is_missing) { 4 } else { 1 };
         if (self.probe_limit() / 2).clamp(samples_min, 8) <= samples {
-            self.probe = None;
-            self.probes.on_probe_end(now, now.since(since));
-            self.begin_epoch(now);
+            self.end_probe(now, since);
         }
+    }
+
+    fn end_probe(&mut self, now: Instant, since: Instant) {
+        self.probe = None;
+        self.probes.on_probe_end(now, now.since(since));
+        self.begin_epoch(now);
     }
 
     /// Returns the load at which the engine certainly has no queue of ours.

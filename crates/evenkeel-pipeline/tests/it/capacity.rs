@@ -91,6 +91,20 @@ fn a_change_of_the_settings_keeps_the_limit_and_never_exceeds_the_new_one() {
 }
 
 #[test]
+fn without_streamed_responses_the_limit_rises_while_the_engine_has_no_queue() {
+    let mut driver = driver_with_adaptive_node();
+    (0..50).for_each(|_| {
+        driver.submit(0);
+    });
+    for running in [4, 8] {
+        let load = EngineLoad { running, waiting: 0, cache_used: None };
+        driver.pipeline.handle_engine_load(driver.now, NodeId(0), Some(load));
+        driver.drain_events();
+    }
+    assert_eq!((slots(&driver), driver.in_flight.len()), (16, 16));
+}
+
+#[test]
 fn requests_from_other_clients_count_as_load_until_the_engine_stops_reporting() {
     let mut driver = Driver::with_nodes(&[8, 8]);
     let busy = NodeId(0);

@@ -39,6 +39,11 @@ impl ProbeSchedule {
         }
     }
 
+    /// Returns the time of the last idle sample.
+    pub(super) fn last_idle_at(&self) -> Option<Instant> {
+        self.last_idle_at
+    }
+
     /// Returns the class whose baseline is to be measured.
     pub(super) fn missing(&self) -> Option<PromptClass> {
         self.missing

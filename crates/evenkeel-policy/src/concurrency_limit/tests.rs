@@ -91,6 +91,33 @@ fn a_queue_that_the_engine_reports_lowers_the_limit_once_per_change() {
 }
 
 #[test]
+fn without_streams_the_limit_doubles_while_the_engine_reports_no_queue() {
+    let mut limit = new_limit(4);
+    limit.on_engine_queue(Instant::ORIGIN, 0, 2);
+    assert_eq!(limit.limit(), 4, "too little of the limit is in use");
+    for expected in [8, 16, 32] {
+        limit.on_engine_queue(Instant::ORIGIN, 0, limit.limit());
+        assert_eq!(limit.limit(), expected);
+    }
+    limit.on_engine_queue(Instant::ORIGIN, 9, 32);
+    assert_eq!(limit.limit(), 24);
+    limit.on_engine_queue(Instant::ORIGIN, 0, 24);
+    assert_eq!(limit.limit(), 27, "after a queue, by an eighth");
+}
+
+#[test]
+fn a_probe_ends_after_a_minute_without_streams() {
+    let mut engine = TestEngine::new(16);
+    engine.run_rounds(40);
+    engine.limit.start_probe(engine.now);
+    let sent = engine.limit.on_send(engine.now, 1, PromptClass::default());
+    engine.limit.on_end(engine.now + Duration::from_secs(59), sent, 0);
+    assert!(engine.limit.probe.is_some());
+    engine.limit.on_end(engine.now + Duration::from_secs(60), sent, 0);
+    assert!(engine.limit.probe.is_none());
+}
+
+#[test]
 fn probes_take_at_most_a_twentieth_of_the_time_and_are_jittered() {
     let probed: Vec<(Duration, Duration)> = [1, 2]
         .map(|seed| {

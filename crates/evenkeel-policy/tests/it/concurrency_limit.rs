@@ -74,7 +74,10 @@ proptest! {
                     limit.on_refusal(sent);
                     limit.on_end(now, sent, 0);
                 }
-                EngineEvent::Queue { waiting, in_flight } => limit.on_engine_queue(now, waiting, in_flight),
+                EngineEvent::Queue { waiting, in_flight } => {
+                    used = in_flight;
+                    limit.on_engine_queue(now, waiting, in_flight);
+                }
                 EngineEvent::Silent => limit.on_engine_silent(),
             }
             let after = limit.status().limit;
