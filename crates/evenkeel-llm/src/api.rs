@@ -9,6 +9,7 @@ use evenkeel_pipeline::{
 };
 use evenkeel_policy::time::Duration;
 use evenkeel_server::api_error::ApiError;
+use evenkeel_server::audit_trail::AuditScope;
 use evenkeel_server::body::Response;
 use evenkeel_server::route::{
     ErrorFormat, Handler, RateLimit, Route, RouteError, Routes, ServerRequest, handler,
@@ -31,7 +32,7 @@ use crate::options::{LlmOptions, NodeOptions};
 use crate::proxy::proxy;
 use crate::request::Endpoint;
 use crate::status;
-use crate::usage::Forecast;
+use crate::usage::{CachedCost, Forecast};
 use evenkeel_scheduler::RequestScheduler;
 use evenkeel_upstream::Upstream;
 
@@ -50,6 +51,7 @@ pub struct LlmApi {
     pub(crate) wait_max: Duration,
     pub(crate) tenants: ScheduledTenants,
     pub(crate) pass: PassOptions,
+    pub(crate) cached_cost: CachedCost,
     draining: AtomicBool,
 }
 
@@ -80,6 +82,7 @@ impl LlmApi {
             wait_max,
             tenants: ScheduledTenants::default(),
             pass: options.pass,
+            cached_cost: options.cached_cost,
             draining: AtomicBool::new(false),
         });
         for node in options.nodes {
@@ -250,7 +253,14 @@ impl LlmApi {
 }
 
 fn tenant_route(method: Method, handler: Handler, error_format: ErrorFormat) -> Route {
-    Route { method, access: Access::Tenant, rate_limit: RateLimit::Server, handler, error_format }
+    Route {
+        method,
+        access: Access::Tenant,
+        rate_limit: RateLimit::Server,
+        handler,
+        error_format,
+        audit: AuditScope::All,
+    }
 }
 
 impl fmt::Debug for LlmApi {

@@ -79,7 +79,7 @@ fn anthropic_type(error: &ApiError) -> &'static str {
         | ApiError::NotJson
         | ApiError::BodyTimeout => "invalid_request_error",
         ApiError::BodyTooLarge { .. } => "request_too_large",
-        ApiError::Unauthenticated => "authentication_error",
+        ApiError::Unauthenticated | ApiError::KeyExpired { .. } => "authentication_error",
         ApiError::TenantDisabled
         | ApiError::AdminOnly
         | ApiError::ModelForbidden { .. }

@@ -6,16 +6,12 @@
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, Uri};
 
-/// Paths of inference that need no handling of their own.
-const PATHS: [&str; 7] = [
-    "/v1/images/generations",
-    "/v1/images/edits",
-    "/v1/images/variations",
-    "/v1/moderations",
-    "/v1/score",
-    "/v1/pooling",
-    "/v1/classify",
-];
+/// Paths of image generation.
+const IMAGE_PATHS: [&str; 3] = ["/v1/images/generations", "/v1/images/edits", "/v1/images/variations"];
+/// Other paths of inference that need no handling of their own; their responses have no generated text.
+const PATHS: [&str; 4] = ["/v1/moderations", "/v1/score", "/v1/pooling", "/v1/classify"];
+/// Output tokens charged for an image; one of 1024 × 1024 pixels takes about as many.
+const IMAGE_TOKENS: u64 = 1_000;
 const RESPONSE: &str = "/v1/responses/";
 /// Query parameters of the APIs of Anthropic and Azure.
 const QUERIES: [&str; 2] = ["beta", "api-version"];
@@ -72,7 +68,17 @@ pub(crate) fn is_known_path(path: &str) -> bool {
         let id = rest.strip_suffix("/cancel").unwrap_or(rest);
         !id.is_empty() && !id.contains('/')
     };
-    PATHS.contains(&path) || path.strip_prefix(RESPONSE).is_some_and(is_response)
+    let is_response = path.strip_prefix(RESPONSE).is_some_and(is_response);
+    PATHS.contains(&path) || IMAGE_PATHS.contains(&path) || is_response
+}
+
+/// Returns the output tokens of a known path, which do not depend on the response; `None` for other paths.
+pub(crate) fn exact_output_tokens(path: &str, choices: u64) -> Option<u64> {
+    match () {
+        () if IMAGE_PATHS.contains(&path) => Some(choices.saturating_mul(IMAGE_TOKENS)),
+        () if is_known_path(path) => Some(0),
+        () => None,
+    }
 }
 
 #[cfg(test)]
@@ -97,6 +103,14 @@ mod tests {
         ] {
             assert!(!is_known_path(path), "{path}");
         }
+    }
+
+    #[test]
+    fn images_cost_by_their_number_and_scores_nothing_but_their_input() {
+        assert_eq!(exact_output_tokens("/v1/images/generations", 3), Some(3 * IMAGE_TOKENS));
+        assert_eq!(exact_output_tokens("/v1/score", 3), Some(0));
+        assert_eq!(exact_output_tokens("/v1/responses/resp_1/cancel", 1), Some(0));
+        assert_eq!(exact_output_tokens("/v1/custom", 1), None);
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl<'a> Text<'a> {
 }
 
 /// Returns the UTF-8 length of a UTF-16 unit; each half of a surrogate pair counts as two of the pair's four bytes.
-fn utf8_len(unit: u32) -> usize {
+pub(crate) fn utf8_len(unit: u32) -> usize {
     match unit {
         0..0x80 => 1,
         0x80..0x800 | 0xD800..=0xDFFF => 2,

@@ -40,7 +40,7 @@ pub(crate) fn one(llm: &LlmApi, call: &ServerRequest) -> Result<Response, ApiErr
 fn tenant(call: &ServerRequest) -> Result<&Tenant, ApiError> {
     match &call.caller {
         Caller::Tenant(tenant) => Ok(tenant),
-        Caller::Public | Caller::Admin => Err(ApiError::Internal),
+        Caller::Public | Caller::Admin(_) => Err(ApiError::Internal),
     }
 }
 

@@ -314,6 +314,11 @@ impl NodeRegistry {
         table.models.get(format!("{name}:latest").as_str()).copied()
     }
 
+    /// Reports whether every node gets `stream_options.include_usage` for streams whose client did not set it.
+    pub(crate) fn all_inject_stream_options(&self) -> bool {
+        self.table.read().entries.iter().all(|entry| entry.node.options.inject_stream_options)
+    }
+
     /// Reports whether a node accepts this extra path.
     pub(crate) fn any_accepts(&self, path: &str) -> bool {
         self.table.read().entries.iter().any(|entry| entry.node.accepts(path))

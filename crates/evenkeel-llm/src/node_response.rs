@@ -16,12 +16,12 @@ use http_body_util::BodyExt;
 
 use crate::error::{AttemptError, classify_reported_error, classify_status};
 use crate::headers;
-use crate::request::{Endpoint, LlmRequest, ResponseMode};
+use crate::request::{Endpoint, IncludeUsage, ResponseMode};
 use crate::response_body::{BodyScanner, ProxyBody};
 use crate::response_check::{BodyKind, BodySniffer, ExpectedBody, check_json};
 use crate::sse::{FirstEvent, FirstEventReader};
 use crate::token_reservation::TokenReservation;
-use crate::usage::Usage;
+use crate::usage::{GeneratedText, Usage};
 use evenkeel_scheduler::SlotGuard;
 use evenkeel_upstream::UpstreamBody;
 
@@ -36,13 +36,22 @@ pub(crate) struct NodeResponse {
     remainder: BodyRemainder,
     /// False if the response reports a client error.
     is_served: bool,
+    usage: IncludeUsage,
 }
 
 /// The part of a body that is not buffered.
 enum BodyRemainder {
     Body(UpstreamBody),
-    /// The body is complete; the usage it reports, if any.
-    Nothing(Option<Usage>),
+    /// The body is complete.
+    Nothing(CompleteBody),
+}
+
+/// Usage of a complete body that is not a stream.
+#[derive(Clone, Copy, Default)]
+struct CompleteBody {
+    usage: Option<Usage>,
+    /// `None` if the body was not read.
+    text: Option<GeneratedText>,
 }
 
 impl NodeResponse {
@@ -52,6 +61,7 @@ impl NodeResponse {
         endpoint: Endpoint,
         expected: ExpectedBody,
         mode: ResponseMode,
+        usage: IncludeUsage,
     ) -> Result<Self, AttemptError> {
         let (head, mut body) = response.into_parts();
         let status = head.status;
@@ -74,12 +84,12 @@ impl NodeResponse {
         }
         let headers = headers::for_client(head.headers);
         if ended {
-            return start.complete(headers, endpoint);
+            return start.complete(headers, endpoint, usage);
         }
         let kind = start.kind.ok_or(AttemptError::Empty)?;
         let is_served = start.check_first_event(endpoint)?;
         let remainder = BodyRemainder::Body(body);
-        Ok(Self { status, headers, kind, buffered: start.buffered, remainder, is_served })
+        Ok(Self { status, headers, kind, buffered: start.buffered, remainder, is_served, usage })
     }
 
     /// Returns the response for the client; its body releases the slot as soon as the node has sent everything.
@@ -88,28 +98,25 @@ impl NodeResponse {
         slot: SlotGuard,
         mut reservation: TokenReservation,
         endpoint: Endpoint,
-        request: &LlmRequest,
         read_ahead: Option<ReadAhead>,
     ) -> Response {
         reservation.trace.first_byte(self.status);
+        if !self.is_served {
+            slot.on_client_error();
+        }
         let whole = match (self.kind, &self.remainder) {
-            (BodyKind::Json | BodyKind::Opaque, BodyRemainder::Nothing(usage)) => Some(*usage),
+            (BodyKind::Json | BodyKind::Opaque, BodyRemainder::Nothing(complete)) => Some(*complete),
             (BodyKind::Events, BodyRemainder::Nothing(_)) | (_, BodyRemainder::Body(_)) => None,
         };
         let mut extensions = http::Extensions::new();
-        let body = if let Some(usage) = whole {
+        let body = if let Some(complete) = whole {
             let all = self.buffered.pop().unwrap_or_default();
             if self.is_served {
-                let estimate = reservation.estimate();
-                let unreported = Usage::estimate_unreported(endpoint, estimate, all.len() as u64);
-                reservation.set_usage(usage.unwrap_or(unreported));
-                if usage.is_some() || unreported != estimate {
-                    reservation.record_actual();
-                }
+                reservation.finish(complete.usage, complete.text);
             }
             reservation.trace.served();
             // A client error costs nothing.
-            slot.complete_whole(reservation.usage().cost());
+            slot.complete_whole(reservation.cost());
             body::full(all)
         } else {
             if self.kind == BodyKind::Events {
@@ -120,7 +127,7 @@ impl NodeResponse {
                 BodyRemainder::Body(body) => Some(body),
                 BodyRemainder::Nothing(_) => None,
             };
-            let scanner = BodyScanner::new(self.kind, endpoint, request.usage);
+            let scanner = BodyScanner::new(self.kind, endpoint, self.usage);
             let mut body = ProxyBody::new(endpoint, scanner, remainder, slot, reservation, self.is_served);
             body.start(self.buffered);
             if let Some(read_ahead) = read_ahead {
@@ -199,10 +206,15 @@ impl ResponseStart {
     }
 
     /// Checks a response whose body is complete.
-    fn complete(mut self, headers: HeaderMap, endpoint: Endpoint) -> Result<NodeResponse, AttemptError> {
+    fn complete(
+        mut self,
+        headers: HeaderMap,
+        endpoint: Endpoint,
+        usage: IncludeUsage,
+    ) -> Result<NodeResponse, AttemptError> {
         let kind = self.kind.map_or_else(|| self.sniffer.finish(), Ok)?;
         let mut is_served = self.check_first_event(endpoint)?;
-        let mut usage = None;
+        let mut complete = CompleteBody::default();
         match kind {
             BodyKind::Events if self.status.is_success() && self.first_event.is_none() => {
                 let is_empty = self.reader.is_empty();
@@ -213,12 +225,15 @@ impl ResponseStart {
         }
         if kind == BodyKind::Json && is_served {
             let body = check_json(self.buffered.first().map_or(&[][..], |whole| whole))?;
-            usage = body.usage;
+            let text = GeneratedText { bytes: body.text.bytes(), deltas: 0 };
+            complete = CompleteBody { usage: body.usage, text: Some(text) };
             is_served = !body.is_client_error;
+        } else if kind == BodyKind::Opaque {
+            complete.text = GeneratedText::of_opaque(endpoint, self.buffered_len as u64);
         }
-        let remainder = BodyRemainder::Nothing(usage);
+        let remainder = BodyRemainder::Nothing(complete);
         let Self { status, buffered, .. } = self;
-        Ok(NodeResponse { status, headers, kind, buffered, remainder, is_served })
+        Ok(NodeResponse { status, headers, kind, buffered, remainder, is_served, usage })
     }
 
     /// Joins the chunks.

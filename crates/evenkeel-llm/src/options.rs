@@ -7,6 +7,7 @@ use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
 
 use crate::forwarding::PassOptions;
+use crate::usage::CachedCost;
 
 #[derive(Clone, Debug, Default)]
 pub struct LlmOptions {
@@ -18,6 +19,8 @@ pub struct LlmOptions {
     /// Longest time to first byte of a stream before failover; `None` leaves it to `request_timeout`.
     pub first_byte_max: Option<Duration>,
     pub pass: PassOptions,
+    /// Cost of a cached prompt token.
+    pub cached_cost: CachedCost,
     /// Nodes known at start.
     pub nodes: Vec<NodeOptions>,
 }
@@ -49,6 +52,8 @@ pub struct NodeOptions {
     pub api_key: Option<Secret<String>>,
     /// Paths under `/v1` that clients may call in addition to those of inference.
     pub extra_paths: Vec<String>,
+    /// Adds `stream_options.include_usage` to streams whose client did not set it; false for engines that reject it.
+    pub inject_stream_options: bool,
 }
 
 /// Monitoring of nodes.

@@ -8,6 +8,7 @@
 
 use core::mem;
 use core::time::Duration;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -30,14 +31,14 @@ use crate::api::LlmApi;
 use crate::deadline::ClientDeadlines;
 use crate::error::AttemptError;
 use crate::error_format::{self, ANTHROPIC_ID};
-use crate::forwarding::{PassOptions, is_known_path};
+use crate::forwarding::{exact_output_tokens, is_known_path};
 use crate::headers::{self, QUEUE_WAIT_MS, REQUEST_ID};
+use crate::node_registry::Node;
 use crate::node_response::NodeResponse;
-use crate::request::{Endpoint, LlmRequest, ResponseMode};
+use crate::request::{Endpoint, IncludeUsage, LlmRequest, ResponseMode};
 use crate::response_check::ExpectedBody;
 use crate::token_reservation::TokenReservation;
 use crate::trace::{RequestTrace, TRACEPARENT};
-use crate::usage::Usage;
 use evenkeel_scheduler::{SlotFuture, SlotGuard, WaitRejection};
 use evenkeel_telemetry::RequestName;
 use evenkeel_upstream::HeaderFilter;
@@ -110,10 +111,13 @@ impl ProxyRequest {
         let (head, _) = call.request.into_parts();
         let may_be_form = matches!(self.endpoint, Endpoint::Transcription | Endpoint::Other);
         let form = head.headers.get(CONTENT_TYPE).filter(|_| may_be_form);
-        let request = match form.and_then(|kind| LlmRequest::parse_form(kind.as_bytes(), &body)) {
+        let mut request = match form.and_then(|kind| LlmRequest::parse_form(kind.as_bytes(), &body)) {
             Some(parsed) => parsed?,
             None => LlmRequest::parse(self.endpoint, &body)?,
         };
+        if self.endpoint == Endpoint::Other {
+            request.output_tokens_exact = exact_output_tokens(head.uri.path(), request.choices);
+        }
         if extra_path.is_some_and(|path| !self.llm.nodes.all_accept(&request.model, &path)) {
             return Err(ApiError::NoRoute);
         }
@@ -137,13 +141,12 @@ impl ProxyRequest {
         // Held until the first byte of the response: until then the body may be sent to another node.
         let AcceptedRequest { tenant, request, head, body, permit: _permit, read_ahead, deadline } = accepted;
         let mut reservation = self.admit(&tenant, &request)?;
-        let outgoing = outgoing(head, request.forwarded(&body), &self.llm.pass);
-        drop(body);
+        let outgoing = OutgoingRequest::new(head, body, &request, &self.llm);
         let mut queued = self.enqueue(&tenant, &request, &reservation, deadline);
         loop {
             let slot = queued.await.map_err(|rejected| self.reject(&rejected, &request, &reservation))?;
             self.waited = slot.waited();
-            let attempt = self.send_attempt(&slot, &outgoing, request.mode);
+            let attempt = self.send_attempt(&slot, &outgoing, &request);
             let result = match deadline.respond_by {
                 // A client's deadline does not count against the node: the slot is released as after a disconnect.
                 Some(at) => timeout_at(at, attempt).await.map_err(|_| ApiError::UpstreamTimeout)?,
@@ -152,17 +155,11 @@ impl ProxyRequest {
             match result {
                 Ok(response) => {
                     reservation.trace = mem::take(&mut self.trace);
-                    return Ok(response.into_response(
-                        slot,
-                        reservation,
-                        self.endpoint,
-                        &request,
-                        read_ahead,
-                    ));
+                    return Ok(response.into_response(slot, reservation, self.endpoint, read_ahead));
                 }
                 Err(error) => {
                     self.trace.attempt_failed(&error);
-                    let failover = slot.fail(error.failure());
+                    let failover = slot.fail(error.failure(), reservation.input_cost());
                     queued = failover.map_err(|rejected| self.reject(&rejected, &request, &reservation))?;
                 }
             }
@@ -185,15 +182,14 @@ impl ProxyRequest {
         reservation: &TokenReservation,
         deadline: ClientDeadlines,
     ) -> SlotFuture {
-        let estimate = reservation.estimate();
         let arrival = Arrival {
             tenant: tenant.id,
             model: reservation.model(),
-            cost: estimate.cost(),
+            cost: reservation.estimated_cost(),
             upfront: match request.mode {
-                ResponseMode::Stream => Usage { output: 0, ..estimate }.cost(),
+                ResponseMode::Stream => reservation.input_cost(),
                 // The progress of a non-streamed response is unknown until it ends.
-                ResponseMode::NonStreaming => estimate.cost(),
+                ResponseMode::NonStreaming => reservation.estimated_cost(),
             },
             affinity: request.affinity,
             deadline: match self.priority {
@@ -215,10 +211,12 @@ impl ProxyRequest {
     async fn send_attempt(
         &mut self,
         slot: &SlotGuard,
-        outgoing: &Request<Bytes>,
-        mode: ResponseMode,
+        outgoing: &OutgoingRequest,
+        request: &LlmRequest,
     ) -> Result<NodeResponse, AttemptError> {
         let node = self.llm.nodes.get(slot.node()).ok_or(AttemptError::NodeRemoved)?;
+        let outgoing = outgoing.for_node(&node);
+        let usage = if node.options.inject_stream_options { request.usage } else { IncludeUsage::Requested };
         // The node may have been added after the request was accepted.
         let path = outgoing.uri().path();
         if self.endpoint == Endpoint::Other && !is_known_path(path) && !node.accepts(path) {
@@ -245,13 +243,13 @@ impl ProxyRequest {
                 count += 1;
             }
             let filter = HeaderFilter { keep: headers::is_for_nodes, add: &add[..count] };
-            let response = self.llm.upstream.send_filtered(origin, outgoing, filter).await?;
+            let response = self.llm.upstream.send_filtered(origin, &outgoing, filter).await?;
             let metrics = self.llm.scheduler.observer().metrics();
             metrics.record_response(slot.node(), response.status().as_u16());
             let expected = ExpectedBody::of(self.endpoint, path);
-            NodeResponse::begin(response, self.endpoint, expected, mode).await
+            NodeResponse::begin(response, self.endpoint, expected, request.mode, usage).await
         };
-        let result = match (mode, self.llm.first_byte_max) {
+        let result = match (request.mode, self.llm.first_byte_max) {
             (ResponseMode::Stream, Some(max)) => {
                 timeout(max, exchange).await.unwrap_or(Err(AttemptError::FirstByteTimeout))
             }
@@ -325,12 +323,35 @@ fn check_path(path: &str) -> Result<(), ApiError> {
     if odd || path.split('/').any(is_dots) { Err(ApiError::NoRoute) } else { Ok(()) }
 }
 
-/// Builds the request that every attempt sends; [`HeaderFilter`] removes and adds headers per node.
-fn outgoing(mut head: Parts, body: Bytes, pass: &PassOptions) -> Request<Bytes> {
-    headers::remove_connection_headers(&mut head.headers);
-    pass.filter_headers(&mut head.headers);
-    head.uri = pass.filter_query(head.uri);
-    Request::from_parts(head, body)
+/// The request that every attempt sends; [`HeaderFilter`] removes and adds headers per node.
+struct OutgoingRequest {
+    request: Request<Bytes>,
+    /// The body for nodes that get it as received, if there are any and `request` has another.
+    as_received: Option<Bytes>,
+}
+
+impl OutgoingRequest {
+    fn new(mut head: Parts, body: Bytes, request: &LlmRequest, llm: &LlmApi) -> Self {
+        headers::remove_connection_headers(&mut head.headers);
+        llm.pass.filter_headers(&mut head.headers);
+        head.uri = llm.pass.filter_query(head.uri);
+        let needs_both = request.is_changed() && !llm.nodes.all_inject_stream_options();
+        Self {
+            request: Request::from_parts(head, request.forwarded(&body)),
+            as_received: needs_both.then_some(body),
+        }
+    }
+
+    fn for_node(&self, node: &Node) -> Cow<'_, Request<Bytes>> {
+        match &self.as_received {
+            Some(body) if !node.options.inject_stream_options => {
+                let mut request = self.request.clone();
+                *request.body_mut() = body.clone();
+                Cow::Owned(request)
+            }
+            Some(_) | None => Cow::Borrowed(&self.request),
+        }
+    }
 }
 
 /// Returns a node's API key without `Bearer`, as Anthropic's servers expect it.

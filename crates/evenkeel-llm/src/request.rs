@@ -136,6 +136,8 @@ pub struct LlmRequest {
     pub output_tokens_max: Option<u64>,
     /// Exact number of output tokens, where the request determines it.
     pub output_tokens_exact: Option<u64>,
+    /// Number of choices or images, over all prompts.
+    pub choices: u64,
     /// Hash shared by requests that should go to the same node.
     pub affinity: Option<u64>,
     splice: Option<Splice>,
@@ -166,6 +168,11 @@ impl LlmRequest {
             }
             ParseError::Rejected(error) => error,
         })
+    }
+
+    /// Reports whether [`forwarded`](Self::forwarded) changes the body.
+    pub fn is_changed(&self) -> bool {
+        self.splice.is_some()
     }
 
     /// Returns the body for the node: as received, or with `include_usage` added where the client did not set it.

@@ -20,7 +20,7 @@ use crate::request::{Endpoint, IncludeUsage};
 use crate::response_check::BodyKind;
 use crate::sse::{HideUsage, Scanner, StreamEnd};
 use crate::token_reservation::TokenReservation;
-use crate::usage::{Usage, UsageScanner};
+use crate::usage::{GeneratedText, Usage, UsageScanner};
 use evenkeel_scheduler::SlotGuard;
 use evenkeel_upstream::{UpstreamBody, UpstreamError};
 
@@ -63,6 +63,15 @@ impl BodyScanner {
             BodyKind::Opaque => Self::Opaque,
         }
     }
+
+    /// Returns the usage reported so far.
+    fn usage(&self) -> Option<Usage> {
+        match self {
+            Self::Events(scanner) => scanner.totals().usage,
+            Self::Json(scanner) => scanner.usage(),
+            Self::Opaque => None,
+        }
+    }
 }
 
 impl ProxyBody {
@@ -99,27 +108,21 @@ impl ProxyBody {
     /// Scans a chunk and reports the cost so far.
     fn read(&mut self, chunk: Bytes) {
         self.received_bytes += chunk.len() as u64;
-        let (reported, tokens_seen) = match &mut self.scanner {
+        match &mut self.scanner {
             BodyScanner::Events(scanner) => {
-                let totals = scanner.scan(chunk, &mut self.ready);
-                (totals.usage, totals.tokens)
+                scanner.scan(chunk, &mut self.ready);
             }
             BodyScanner::Json(scanner) => {
                 scanner.scan(&chunk);
                 self.ready.push(chunk);
-                (scanner.usage(), 0)
             }
-            BodyScanner::Opaque => {
-                self.ready.push(chunk);
-                (None, 0)
-            }
-        };
+            BodyScanner::Opaque => self.ready.push(chunk),
+        }
+        let text = self.text().unwrap_or_default();
+        let reported = self.scanner.usage();
         let Some((slot, reservation)) = self.open.as_mut().filter(|_| self.is_served) else { return };
-        // Until the node reports usage, the prompt is charged as estimated. Some engines report output only at the end.
-        let reported = reported.unwrap_or(Usage { input: reservation.estimate().input, output: 0 });
-        let so_far = Usage { output: reported.output.max(tokens_seen), ..reported };
-        reservation.set_usage(so_far);
-        slot.report_cost(so_far.cost());
+        reservation.update(reported, text);
+        slot.report_cost(reservation.cost());
     }
 
     /// Ends the request if the body is complete or invalid.
@@ -160,32 +163,28 @@ impl ProxyBody {
             }
             BodyScanner::Json(_) | BodyScanner::Opaque => Outcome::Good,
         };
+        let text = self.text();
         let Some((slot, mut reservation)) = self.open.take() else { return };
-        match &self.scanner {
-            BodyScanner::Events(scanner)
-                if scanner.totals().usage.is_some() || scanner.totals().tokens > 0 =>
-            {
-                // The usage that the node reports at the end replaces the count of chunks.
-                let reported = scanner.totals().usage.filter(|usage| self.is_served && usage.output > 0);
-                if let Some(reported) = reported {
-                    reservation.set_usage(reported);
-                }
-                reservation.record_actual();
-            }
-            BodyScanner::Json(scanner) if scanner.usage().is_some() => reservation.record_actual(),
-            // Without reported usage the estimate is charged.
-            BodyScanner::Json(_) | BodyScanner::Opaque if self.is_served => {
-                let estimate = reservation.estimate();
-                let usage = Usage::estimate_unreported(self.endpoint, estimate, self.received_bytes);
-                reservation.set_usage(usage);
-            }
-            BodyScanner::Events(_) | BodyScanner::Json(_) | BodyScanner::Opaque => {}
+        if self.is_served {
+            reservation.finish(self.scanner.usage(), text);
         }
         match outcome {
             Outcome::Good => reservation.trace.served(),
             Outcome::Bad => reservation.trace.failed_mid_stream(&AttemptError::ReportedError),
         }
-        slot.complete(reservation.usage().cost(), outcome);
+        slot.complete(reservation.cost(), outcome);
+    }
+
+    /// Returns the generated text received so far; `None` if the body cannot be read.
+    fn text(&self) -> Option<GeneratedText> {
+        match &self.scanner {
+            BodyScanner::Events(scanner) => {
+                let totals = scanner.totals();
+                Some(GeneratedText { bytes: totals.text.bytes(), deltas: totals.deltas })
+            }
+            BodyScanner::Json(scanner) => Some(GeneratedText { bytes: scanner.text().bytes(), deltas: 0 }),
+            BodyScanner::Opaque => GeneratedText::of_opaque(self.endpoint, self.received_bytes),
+        }
     }
 
     /// Ends the request after the connection failed; a stream whose end-of-stream marker has arrived is complete.

@@ -10,7 +10,7 @@ use crate::error::{AttemptError, classify_reported_error};
 use crate::forwarding::is_known_path;
 use crate::json::{Cursor, JsonError, Kind};
 use crate::request::{Endpoint, ResponseMode};
-use crate::usage::{Usage, UsageFields};
+use crate::usage::{TextLength, Usage, UsageFields, UsageScanner};
 
 /// UTF-8 byte order mark, which clients skip.
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
@@ -172,6 +172,7 @@ impl BodySniffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JsonBody {
     pub(crate) usage: Option<Usage>,
+    pub(crate) text: TextLength,
     /// The body only reports a client's error.
     pub(crate) is_client_error: bool,
 }
@@ -182,14 +183,17 @@ pub(crate) fn check_json(body: &[u8]) -> Result<JsonBody, AttemptError> {
     let fields = match TopLevel::read(body) {
         Ok(fields) => fields,
         Err(error) if is_python_number(body, error.at) => {
-            return Ok(JsonBody { usage: Usage::from_json(body), is_client_error: false });
+            let mut scanner = UsageScanner::default();
+            scanner.scan(body);
+            return Ok(JsonBody { usage: scanner.usage(), text: scanner.text(), is_client_error: false });
         }
         Err(_) => return Err(AttemptError::NotJson),
     };
     if fields.is_lone_error() {
         classify_reported_error(&serde_json::from_slice(body).unwrap_or_default())?;
     }
-    Ok(JsonBody { usage: fields.usage.usage(), is_client_error: fields.is_lone_error() })
+    let usage = fields.usage.usage();
+    Ok(JsonBody { usage, text: fields.text, is_client_error: fields.is_lone_error() })
 }
 
 /// Reports whether the JSON error at `at` is `NaN` or `Infinity`, which Python's `json` writes and clients accept.
@@ -201,6 +205,7 @@ fn is_python_number(body: &[u8], at: usize) -> bool {
 #[derive(Clone, Copy, Debug, Default)]
 struct TopLevel {
     usage: UsageFields,
+    text: TextLength,
     has_error: bool,
     /// A field other than the error and its details is an array or object that is not empty.
     has_result: bool,
@@ -232,7 +237,7 @@ impl TopLevel {
             _ => {
                 let is_nested = matches!(cursor.kind()?, Kind::Object | Kind::Array);
                 let from = cursor.at();
-                cursor.skip()?;
+                self.text.read_output(name, cursor)?;
                 self.has_result |= is_nested && cursor.since(from).len() > EMPTY.len();
             }
         }

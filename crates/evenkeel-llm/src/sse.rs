@@ -1,5 +1,5 @@
-//! Scanner of streaming responses (server-sent events): finds tokens, usage, errors and the end-of-stream marker while
-//! the stream passes through.
+//! Scanner of streaming responses (server-sent events): finds generated text, usage, errors and the end-of-stream marker
+//! while the stream passes through.
 //!
 //! Guarantees: output and totals do not depend on the chunk boundaries. A chunk of complete events is passed on without
 //! a copy.
@@ -15,7 +15,7 @@ use core::mem;
 
 use bytes::Bytes;
 
-use crate::usage::{Usage, UsageFields};
+use crate::usage::{TextLength, Usage, UsageFields};
 use boundary::Boundary;
 use event::SseEvent;
 pub(crate) use first_event::{FirstEvent, FirstEventReader};
@@ -34,8 +34,10 @@ pub enum HideUsage {
 /// Totals of a stream so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamTotals {
-    /// Number of content deltas; about one per token.
-    pub tokens: u64,
+    /// Number of deltas with generated text; about one per token.
+    pub deltas: u64,
+    /// Length of the generated text.
+    pub text: TextLength,
     /// The latest usage that the engine reported.
     pub usage: Option<Usage>,
     /// The end-of-stream marker has arrived.
@@ -205,7 +207,8 @@ impl Scanner {
 
     fn record(&mut self, event: &SseEvent) {
         self.usage.update(event.usage);
-        self.totals.tokens = self.totals.tokens.saturating_add(event.tokens);
+        self.totals.deltas = self.totals.deltas.saturating_add(event.deltas);
+        self.totals.text += event.text;
         self.totals.usage = self.usage.usage();
         self.totals.done |= event.done;
         self.totals.error |= event.error;

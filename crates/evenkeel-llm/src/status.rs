@@ -78,6 +78,7 @@ fn counts_json(counts: &Counts) -> Value {
         "queue_full": counts.queue_full,
         "evicted": counts.evicted,
         "timed_out": counts.timed_out,
+        "would_miss_deadline": counts.would_miss_deadline,
         "refused": counts.rejected,
         "cancelled": counts.cancelled,
         "retried": counts.retried,
@@ -120,6 +121,7 @@ fn node_json(llm: &LlmApi, status: &NodeStatus, now: Instant) -> Value {
         "urls": urls,
         "via": node.as_ref().and_then(|node| node.options.via.clone()),
         "extra_paths": node.as_ref().map(|node| node.options.extra_paths.clone()).unwrap_or_default(),
+        "inject_stream_options": node.as_ref().is_none_or(|node| node.options.inject_stream_options),
         "health_error": llm.nodes.health_error(status.node),
         "slots": status.slots,
         "adaptive": status.limit.map(limit_json),
@@ -143,8 +145,14 @@ fn limit_json(limit: LimitStatus) -> Value {
 }
 
 fn engine_json(load: EngineLoad, external: u32) -> Value {
-    let EngineLoad { running, waiting, cache_used } = load;
-    json!({"running": running, "waiting": waiting, "cache_used": cache_used, "external": external})
+    let EngineLoad { running, waiting, cache_used, uptime } = load;
+    json!({
+        "running": running,
+        "waiting": waiting,
+        "cache_used": cache_used,
+        "external": external,
+        "uptime_sec": uptime.map(|uptime| uptime.as_secs()),
+    })
 }
 
 fn path_json(urls: &[String], status: &PathStatus) -> Value {

@@ -1,12 +1,13 @@
 //! Reservation of a request's tokens in its tenant's limit of tokens per minute: the estimate is reserved on arrival
 //! and corrected to the actual usage at the end.
 //!
-//! Guarantees: a reservation is settled exactly once, however the request ends; a request without a first byte costs
-//! nothing.
+//! Guarantees: a reservation is settled exactly once, however the request ends; a request without a first byte uses
+//! none of the limit.
 
 use std::sync::Arc;
 
 use evenkeel_pipeline::ModelId;
+use evenkeel_policy::cost::Cost;
 use evenkeel_policy::time::Instant;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::tenant::Tenant;
@@ -15,7 +16,7 @@ use evenkeel_telemetry::{RejectReason, RequestName, Step};
 use crate::api::LlmApi;
 use crate::request::LlmRequest;
 use crate::trace::RequestTrace;
-use crate::usage::Usage;
+use crate::usage::{GeneratedText, Usage};
 
 /// Reserved tokens of a request. Dropping the reservation settles it with the usage known by then.
 pub(crate) struct TokenReservation {
@@ -23,6 +24,10 @@ pub(crate) struct TokenReservation {
     tenant: Arc<Tenant>,
     model: ModelId,
     estimate: Usage,
+    /// The request determines its output, so that the response's text does not.
+    has_exact_output: bool,
+    /// Average length of the model's tokens.
+    token_bytes: f64,
     usage: Usage,
     reserved_at: Instant,
     /// Ends with the response body.
@@ -38,7 +43,10 @@ impl TokenReservation {
         request: &LlmRequest,
         name: RequestName<'_>,
     ) -> Result<Self, ApiError> {
-        let estimate = llm.forecast.lock().usage(tenant.id, model, request);
+        let forecast = llm.forecast.lock();
+        let estimate = forecast.usage(tenant.id, model, request);
+        let token_bytes = forecast.token_bytes(model);
+        drop(forecast);
         let reserved_at = llm.scheduler.now();
         if let Err(error) = tenant.take_tokens(estimate.tokens(), reserved_at) {
             let step = Step::Rejected { reason: RejectReason::RateLimited };
@@ -50,6 +58,8 @@ impl TokenReservation {
             tenant: tenant.clone(),
             model,
             estimate,
+            has_exact_output: request.output_tokens_exact.is_some() || request.output_tokens_max == Some(0),
+            token_bytes,
             usage: Usage::default(),
             reserved_at,
             trace: RequestTrace::default(),
@@ -60,22 +70,44 @@ impl TokenReservation {
         self.model
     }
 
-    pub(crate) fn estimate(&self) -> Usage {
-        self.estimate
+    /// Returns the cost of the estimated usage.
+    pub(crate) fn estimated_cost(&self) -> Cost {
+        self.estimate.cost(self.llm.cached_cost)
     }
 
-    /// Returns the usage known so far.
-    pub(crate) fn usage(&self) -> Usage {
-        self.usage
+    /// Returns the cost of the estimated prompt, which an attempt uses even if it fails.
+    pub(crate) fn input_cost(&self) -> Cost {
+        Usage { output: 0, ..self.estimate }.cost(self.llm.cached_cost)
     }
 
-    pub(crate) fn set_usage(&mut self, usage: Usage) {
-        self.usage = usage;
+    /// Returns the cost of the usage known so far.
+    pub(crate) fn cost(&self) -> Cost {
+        self.usage.cost(self.llm.cached_cost)
     }
 
-    /// Updates the tenant's forecast with the usage of a complete response.
-    pub(crate) fn record_actual(&self) {
-        self.llm.forecast.lock().record(self.tenant.id, self.model, self.usage);
+    /// Updates the usage of a response that is being received. Until the node reports it, the prompt is as estimated.
+    pub(crate) fn update(&mut self, reported: Option<Usage>, text: GeneratedText) {
+        let known = reported.unwrap_or(Usage { output: 0, ..self.estimate });
+        // Some engines report the output only at the end.
+        let output = if known.output > 0 { known.output } else { text.tokens(self.token_bytes) };
+        self.usage = Usage { output, ..known };
+    }
+
+    /// Sets the usage of a complete response, and updates the forecasts. `text` is `None` if the body was not read.
+    pub(crate) fn finish(&mut self, reported: Option<Usage>, text: Option<GeneratedText>) {
+        let reported_output = reported.map(|usage| usage.output).filter(|output| *output > 0);
+        let estimated = match text {
+            Some(text) if !self.has_exact_output => text.tokens(self.token_bytes),
+            Some(_) | None => self.estimate.output,
+        };
+        let output = reported_output.unwrap_or(estimated);
+        self.usage = Usage { output, ..reported.unwrap_or(self.estimate) };
+        let Some(text) = text.filter(|_| !self.has_exact_output) else { return };
+        let mut forecast = self.llm.forecast.lock();
+        forecast.record(self.tenant.id, self.model, self.usage);
+        if let Some(tokens) = reported_output.or(text.single_token_deltas()) {
+            forecast.record_text(self.model, text.bytes, tokens);
+        }
     }
 }
 

@@ -5,15 +5,16 @@
 mod requests;
 
 use evenkeel_policy::class::Class;
-use evenkeel_policy::concurrency_limit::{Departure, PrefixCache, PromptClass};
+use evenkeel_policy::concurrency_limit::Departure;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{Key, ModelId, NodeId, PathId, TenantId};
-use evenkeel_policy::outcome::PickReason;
 use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::time::{Duration, Instant};
 
 pub(crate) use requests::Requests;
+
+use crate::pick_node::PromptCache;
 
 /// Priority of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,15 +83,6 @@ impl Arrival {
     /// Returns the model queue that the request waits in.
     pub(crate) fn queue_id(&self) -> ModelQueueId {
         ModelQueueId { model: self.model, priority: self.priority }
-    }
-
-    /// Returns the class of its prompt; an affinity cache hit means that the node has seen the prompt's beginning.
-    pub(crate) fn prompt_class(&self, reason: PickReason) -> PromptClass {
-        let cache = match reason {
-            PickReason::Cached => PrefixCache::Warm,
-            PickReason::Preferred | PickReason::Chosen(_) => PrefixCache::Cold,
-        };
-        PromptClass::new(self.upfront.0, cache)
     }
 
     /// Reports whether the response is streamed, that is, whether progress is reported before its end.
@@ -172,6 +164,8 @@ pub(crate) struct Attempt {
     pub(crate) departure: Departure,
     /// Time of the last report of output, or of the first byte; until then, the time at which it was sent.
     pub(crate) reported_at: Instant,
+    /// Expected state of the node's prompt cache.
+    pub(crate) prompt_cache: PromptCache,
     pub(crate) response: ResponseState,
     /// Amount charged to the tenant so far.
     pub(crate) charged: Cost,
@@ -185,5 +179,7 @@ pub(crate) struct Attempt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseState {
     Pending,
+    /// The response is a client error, which says nothing about the node's latency.
+    ClientError,
     Started,
 }

@@ -128,8 +128,19 @@ impl OptimizedLoadManager {
         let started = Attempt { response: ResponseState::Started, reported_at: self.now, ..attempt };
         self.set_attempt(request, started);
         self.observe_first_byte(request, &attempt);
-        self.observe_first_token(request, &attempt);
+        if attempt.response == ResponseState::Pending {
+            self.observe_first_token(request, &attempt);
+        }
         self.dispatch();
+    }
+
+    /// Records, before its first byte, that a response reports a client error, so that its latency counts for nothing.
+    pub fn handle_client_error(&mut self, now: Instant, request: RequestId) {
+        self.advance(now);
+        let Some(attempt) = self.require_attempt(request) else { return };
+        if attempt.response == ResponseState::Pending {
+            self.set_attempt(request, Attempt { response: ResponseState::ClientError, ..attempt });
+        }
     }
 
     /// Records the cost of a request so far; its charge never decreases before it ends.
@@ -155,7 +166,7 @@ impl OptimizedLoadManager {
     pub fn handle_end(&mut self, now: Instant, request: RequestId, end: RequestEnd) {
         self.advance(now);
         let Some(attempt) = self.require_attempt(request) else { return };
-        if attempt.response == ResponseState::Pending && end.outcome == Outcome::Good {
+        if attempt.response != ResponseState::Started && end.outcome == Outcome::Good {
             self.observe_first_byte(request, &attempt);
         }
         self.observe_outcome(request, &attempt, end.outcome);
@@ -173,8 +184,9 @@ impl OptimizedLoadManager {
             ResponseState::Started => {
                 self.finish(request, attempt.actual, RequestOutcome::FailedMidStream { failure });
             }
-            ResponseState::Pending => {
+            ResponseState::Pending | ResponseState::ClientError => {
                 self.release_slot(request, &attempt, Cost::ZERO);
+                self.charge_failed(request, failure.charge(attempt.actual));
                 match failure {
                     AttemptFailure::Busy { .. } => self.requeue_refused(request, failure),
                     AttemptFailure::Unreachable | AttemptFailure::TimedOut | AttemptFailure::BadResponse => {

@@ -17,8 +17,8 @@ use evenkeel_policy::time::{Duration, Instant};
 pub use status::{ClassStatus, ModelStatus, NodeStatus, PoolStats, Status, TenantStatus};
 
 use crate::OptimizedLoadManager;
-use crate::accept::Attempt;
-use crate::pick_node::{AdminState, BreakerState};
+use crate::accept::{Attempt, ResponseState};
+use crate::pick_node::{AdminState, BreakerState, SlotRequest};
 use crate::rejection::{Rejection, WaitResult};
 
 /// An event for the driver; [`Dispatch`](Self::Dispatch) is also an instruction.
@@ -155,6 +155,8 @@ pub struct Counts {
     pub evicted: u64,
     /// Requests whose wait timed out.
     pub timed_out: u64,
+    /// Requests rejected because their deadline would have passed while they waited.
+    pub would_miss_deadline: u64,
     /// Requests rejected for any other reason.
     pub rejected: u64,
     /// Requests cancelled while waiting.
@@ -177,7 +179,7 @@ pub struct Counts {
 impl Counts {
     /// Returns the number of requests rejected or evicted by backpressure.
     pub fn backpressure_rejections(&self) -> u64 {
-        self.queue_full + self.evicted
+        self.queue_full + self.evicted + self.would_miss_deadline
     }
 
     pub(crate) fn record_rejection(&mut self, rejection: &Rejection) {
@@ -186,8 +188,8 @@ impl Counts {
             Rejection::Evicted { .. } => &mut self.evicted,
             Rejection::WaitTimeout { .. } => &mut self.timed_out,
             Rejection::Cancelled => &mut self.cancelled,
-            Rejection::WouldMissDeadline { .. }
-            | Rejection::UnknownTenant { .. }
+            Rejection::WouldMissDeadline { .. } => &mut self.would_miss_deadline,
+            Rejection::UnknownTenant { .. }
             | Rejection::UnknownModel { .. }
             | Rejection::NoNode { .. }
             | Rejection::Failed { .. } => &mut self.rejected,
@@ -200,8 +202,12 @@ impl OptimizedLoadManager {
     /// Records the first byte of a response for its node, path and circuit breaker.
     pub(crate) fn observe_first_byte(&mut self, request: RequestId, attempt: &Attempt) {
         let now = self.now;
+        let Some(arrival) = self.requests.get(request).map(|record| record.arrival) else { return };
         let Some(node) = self.nodes.get_mut(attempt.node) else { return };
-        node.on_latency(now, now.since(attempt.since));
+        if attempt.response != ResponseState::ClientError {
+            let work = SlotRequest::new(&arrival, attempt.prompt_cache, attempt.load);
+            node.on_latency(now, now.since(attempt.since), &work);
+        }
         node.cooldown.on_response(request);
         let breaker = node.breaker.on_response(now, request);
         let transition = attempt.path.and_then(|path| node.paths.on_probe(now, path, Probe::Reached));

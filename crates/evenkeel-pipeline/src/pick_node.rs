@@ -2,13 +2,14 @@
 //!
 //! Guarantees: never chooses a node that is full, rejected by a gate, draining, in cooldown, behind an open circuit
 //! breaker, or that has failed the request before. A `BeginTx` request also needs a free transaction place, of which
-//! its tenant may take another. A choice is O(nodes).
+//! its tenant may take another. Latency comes before weight, and weight before affinity: see
+//! [`evenkeel_policy::score`]. A choice is O(nodes) and allocates nothing once its buffers have grown.
 
-mod affinity;
 mod cache;
 mod capacity;
 mod circuit_breaker;
 mod cooldown;
+mod first_token;
 mod node;
 mod transaction_places;
 
@@ -17,26 +18,27 @@ use std::collections::BTreeMap;
 use evenkeel_policy::id::{ModelId, NodeId};
 use evenkeel_policy::outcome::PickReason;
 use evenkeel_policy::path::{PathConfig, PathRule};
-use evenkeel_policy::score::{Candidate, Limits, NodeSelector, RequestKind, SelectionPolicy};
+use evenkeel_policy::score::{Candidate, NodeSelector, RequestKind, Spread};
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::swrr::SwrrRules;
-use evenkeel_policy::time::Instant;
+use evenkeel_policy::time::{Duration, Instant};
 
 pub(crate) use cache::NodeSelectionCache;
 pub use cache::{CacheEntry, CacheStats};
 pub(crate) use capacity::Capacity;
 pub use capacity::{EngineLoad, Slots};
 pub use circuit_breaker::BreakerState;
+use first_token::{ESTIMATE_AGE_LIMIT, ESTIMATE_AGE_MAX, EstimateBasis, FirstToken};
+pub(crate) use first_token::{PromptCache, ResponseForm};
 use node::NodeDefaults;
 pub use node::{AdminState, NodeSpec};
 pub(crate) use node::{Node, STATS_AGE_MAX, SlotRequest};
 
-use crate::accept::RequestRecord;
+use crate::accept::{Arrival, RequestRecord};
 use crate::load_manager::RegistryError;
 use crate::options::{AffinityOptions, BreakerOptions, PipelineOptions};
 use crate::pick_path::Paths;
 use crate::transactions::AtShare;
-use affinity::{NodeLoad, PoolLoad};
 
 /// A node picked for a request, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,13 +47,19 @@ pub(crate) struct Pick {
     pub(crate) reason: PickReason,
 }
 
+/// The node in the affinity cache, and the estimate by which it is compared.
+#[derive(Clone, Copy, Debug)]
+struct CachedNode {
+    node: NodeId,
+    basis: EstimateBasis,
+}
+
 /// All nodes of a pool, and the selection policy.
 #[derive(Clone, Debug)]
 pub(crate) struct NodePool {
     nodes: BTreeMap<NodeId, Node>,
     next_id: u32,
     selector: NodeSelector,
-    limits: Limits,
     affinity: AffinityOptions,
     random: Random,
     seed: u64,
@@ -68,16 +76,11 @@ impl NodePool {
             nodes: BTreeMap::new(),
             next_id: 0,
             selector: NodeSelector::new(options.selection)?,
-            limits: match options.selection {
-                SelectionPolicy::Score(config) => config.limits,
-                SelectionPolicy::HotCold(config) => config.limits,
-            },
             affinity: options.affinity,
             random: Random::new(options.seed),
             seed: options.seed,
             candidates: Vec::new(),
             defaults: NodeDefaults {
-                typical_cost: options.quantum,
                 breaker: options.breaker,
                 backoff: PathRule::new(PathConfig { backoff_min, backoff_max, ..PathConfig::default() })?,
             },
@@ -158,18 +161,25 @@ impl NodePool {
     }
 
     fn has_room(&self, node: &Node, model: ModelId, request: RequestKind) -> bool {
-        node.has_room_for(request) && node.serves(model) && self.limits.gate(&node.stats(), request).is_ok()
+        node.has_room_for(request)
+            && node.serves(model)
+            && self.selector.limits().gate(&node.stats(), request).is_ok()
     }
 
-    /// Returns the node in the affinity cache, if it can serve the request now.
+    /// Returns the node in the affinity cache, if it can serve the request now and should: it is about as fast as the
+    /// best, within its share of the load, and no other node is due to be measured.
     pub(crate) fn cached_node(
-        &self,
+        &mut self,
+        now: Instant,
         cache: &NodeSelectionCache,
         record: &RequestRecord,
         at_share: &AtShare,
     ) -> Option<NodeId> {
-        let key = record.arrival.affinity?;
-        cache.peek((record.arrival.model, key)).filter(|node| self.can_serve(*node, record, at_share))
+        let Arrival { model, affinity, request, .. } = record.arrival;
+        let warm = cache.peek((model, affinity?)).filter(|node| self.can_serve(*node, record, at_share))?;
+        let cached = CachedNode { node: warm, basis: EstimateBasis::Warm };
+        self.collect_candidates(now, record, at_share, Some(cached), ESTIMATE_AGE_LIMIT);
+        self.selector.keeps(&mut self.candidates, request, warm, self.affinity.load_max).then_some(warm)
     }
 
     /// Refreshes statistics older than [`STATS_AGE_MAX`].
@@ -177,50 +187,62 @@ impl NodePool {
         self.nodes.values_mut().for_each(|node| node.refresh_if_old(now));
     }
 
-    /// Picks a node: the cached one, else the one preferred by affinity, else the selection policy's choice.
+    /// Picks a node: the cached one, else the selection policy's choice.
     pub(crate) fn pick(
         &mut self,
+        now: Instant,
         cache: &NodeSelectionCache,
         record: &RequestRecord,
         at_share: &AtShare,
     ) -> Option<Pick> {
-        if let Some(node) = self.cached_node(cache, record, at_share) {
+        let Arrival { model, affinity, request, .. } = record.arrival;
+        let mode = ResponseForm::of(&record.arrival);
+        if let Some(node) = self.cached_node(now, cache, record, at_share) {
+            for candidate in &self.candidates {
+                let other = self.nodes.get_mut(&candidate.node);
+                other.and_then(|other| other.first_token_mut(model, mode)).map(FirstToken::on_pass);
+            }
             return Some(Pick { node, reason: PickReason::Cached });
         }
-        if let Some(node) = record.arrival.affinity.and_then(|key| self.preferred(key, record, at_share)) {
-            return Some(Pick { node, reason: PickReason::Preferred });
-        }
-        self.candidates.clear();
-        let request = record.arrival.request;
-        for (id, node) in &self.nodes {
-            // Nodes without a free slot stay in the list: they show the policy how loaded the pool is.
-            let has_place = request != RequestKind::BeginTx || node.transactions.has_free();
-            if node.serves(record.arrival.model) && has_place && is_allowed(*id, record, at_share) {
-                self.candidates.push(node.candidate(*id));
+        let refused = affinity.and_then(|key| cache.peek((model, key)));
+        let refused = refused.map(|node| CachedNode { node, basis: EstimateBasis::Slower });
+        self.collect_candidates(now, record, at_share, refused, ESTIMATE_AGE_MAX);
+        let spread = Spread { key: affinity, load_max: self.affinity.load_max };
+        let random = self.random.next_f64();
+        let choice = self.selector.pick(&mut self.candidates, request, spread, random)?;
+        for candidate in &self.candidates {
+            let node = self.nodes.get_mut(&candidate.node);
+            if let Some(first_token) = node.and_then(|node| node.first_token_mut(model, mode)) {
+                first_token.on_pick(&candidate.comparison);
             }
         }
-        let random = self.random.next_f64();
-        let choice = self.selector.pick(&self.candidates, request, random)?;
         Some(Pick { node: choice.node, reason: PickReason::Chosen(choice.reason) })
     }
 
-    fn preferred(&self, key: u64, record: &RequestRecord, at_share: &AtShare) -> Option<NodeId> {
-        let mut pool = PoolLoad::default();
-        let mut best: Option<(u64, NodeId, NodeLoad)> = None;
-        for (id, node) in
-            self.iter().filter(|(_, node)| node.is_available() && node.serves(record.arrival.model))
-        {
-            let load = NodeLoad { busy: node.busy.saturating_add(node.external_load()), slots: node.slots() };
-            pool.add(load);
-            let rank = affinity::rank(key, id);
-            if best.is_none_or(|(highest, ..)| highest < rank) {
-                best = Some((rank, id, load));
+    /// Collects the nodes with room for a request.
+    fn collect_candidates(
+        &mut self,
+        now: Instant,
+        record: &RequestRecord,
+        at_share: &AtShare,
+        cached: Option<CachedNode>,
+        age_max: Duration,
+    ) {
+        let Arrival { model, request, .. } = record.arrival;
+        let mode = ResponseForm::of(&record.arrival);
+        let serving = self.nodes.values().filter(|node| node.serves(model)).count();
+        let others = u32::try_from(serving).unwrap_or(u32::MAX).saturating_sub(1);
+        self.candidates.clear();
+        for (id, node) in &self.nodes {
+            if !node.has_room_for(request) || !is_allowed(*id, record, at_share) {
+                continue;
             }
+            let Some(first_token) = node.first_token(model, mode) else { continue };
+            let cached = cached.filter(|cached| cached.node == *id);
+            let basis = cached.map_or(EstimateBasis::Cold, |cached| cached.basis);
+            let comparison = first_token.comparison(now, basis, age_max, others);
+            self.candidates.push(node.candidate(*id, comparison));
         }
-        let (_, id, load) = best?;
-        let fits =
-            self.can_serve(id, record, at_share) && affinity::is_within(load, pool, self.affinity.load_max);
-        fits.then_some(id)
     }
 }
 

@@ -187,23 +187,26 @@ impl WaitQueue {
 
     /// Replaces the charge of a request that frees its slot with its actual cost.
     pub(crate) fn settle(&mut self, record: &RequestRecord, charged: Cost, actual: Cost) {
-        let Arrival { tenant, flow, .. } = record.arrival;
+        let tenant = record.arrival.tenant;
         let queue_id = record.arrival.queue_id();
         self.adjust_charge(record, charged, actual, Settlement::Final);
         let entry = self.tenants.entry(tenant);
         let was_capped = entry.is_capped();
         entry.in_flight -= 1;
         entry.in_flight_cost = entry.in_flight_cost - charged;
-        match queue_id.priority {
-            Priority::Interactive => entry.served[flow.class.index()] += actual,
-            Priority::Background => entry.served_background += actual,
-        }
+        entry.add_served(&record.arrival, actual);
         if was_capped {
             self.apply_cap(tenant);
         }
         if let Some(queue) = self.queues.get_mut(&queue_id) {
             queue.complete(actual);
         }
+    }
+
+    /// Charges a tenant for an attempt that failed; the work does not count as throughput.
+    pub(crate) fn charge_failed(&mut self, record: &RequestRecord, cost: Cost) {
+        self.adjust_charge(record, Cost::ZERO, cost, Settlement::Final);
+        self.tenants.entry(record.arrival.tenant).add_served(&record.arrival, cost);
     }
 
     fn adjust_charge(

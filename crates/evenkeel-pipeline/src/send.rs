@@ -12,11 +12,10 @@
 //! dispatch that sends nothing although a slot is free is O(nodes + flows that wait).
 
 use evenkeel_policy::backpressure::retry_after;
-use evenkeel_policy::concurrency_limit::PromptClass;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::{Key, ModelId, NodeId, PathId, RequestId, TenantId};
 use evenkeel_policy::outcome::{AttemptFailure, PickReason};
-use evenkeel_policy::score::RequestKind;
+use evenkeel_policy::score::{ChoiceReason, RequestKind};
 use evenkeel_policy::time::Instant;
 
 use crate::OptimizedLoadManager;
@@ -25,7 +24,7 @@ use crate::accept::{
 };
 use crate::load_manager::TimerTarget;
 use crate::observe::Event;
-use crate::pick_node::{AdminState, Node, Pick, STATS_AGE_MAX, SlotRequest};
+use crate::pick_node::{AdminState, Node, Pick, PromptCache, STATS_AGE_MAX, SlotRequest};
 use crate::queue::{FlowQueue, QueueEnd, TenantEntry, TenantQueue};
 use crate::rejection::{NoRetryReason, Rejection};
 use crate::transactions::AtShare;
@@ -201,7 +200,8 @@ impl OptimizedLoadManager {
     ) -> Option<Found<Pick>> {
         let flow = self.wait_queue.tenant_queue(queue_id, tenant)?.flow(flow)?;
         let nodes = &mut self.nodes;
-        find_first(&self.requests, flow, |record| nodes.pick(&self.node_cache, record, at_share))
+        let now = self.now;
+        find_first(&self.requests, flow, |record| nodes.pick(now, &self.node_cache, record, at_share))
     }
 
     /// Finds a request whose cached node is free, shortly after `first` in its flow or first in another flow of its class,
@@ -212,8 +212,10 @@ impl OptimizedLoadManager {
             return None;
         }
         let tenant_queue = self.wait_queue.tenant_queue(first.queue_id, first.tenant)?;
+        let nodes = &mut self.nodes;
         let cached = |request: RequestId| {
-            let node = self.nodes.cached_node(&self.node_cache, self.requests.get(request)?, at_share)?;
+            let record = self.requests.get(request)?;
+            let node = nodes.cached_node(self.now, &self.node_cache, record, at_share)?;
             Some((request, Pick { node, reason: PickReason::Cached }))
         };
         let same_flow = tenant_queue.flow(flow)?.queued().skip(1);
@@ -236,7 +238,6 @@ impl OptimizedLoadManager {
     /// Moves a request from the queue to a slot of the picked node.
     fn send(&mut self, placement: Placement, path: Option<PathId>) {
         let Placement { request, tenant, queue_id, pick, passed_over } = placement;
-        let model = queue_id.model;
         let now = self.now;
         let Some(record) = self.requests.get(request) else { return };
         let arrival = record.arrival;
@@ -245,13 +246,12 @@ impl OptimizedLoadManager {
         self.leave_queue(request);
         self.wait_queue.release_capacity(queue_id, tenant);
         self.wake(queue_id, passed_over);
-        let prompt = arrival.prompt_class(pick.reason);
-        let work = SlotRequest { tenant, model, request: arrival.request, cost: arrival.cost, prompt };
+        let prompt_cache =
+            if pick.reason == PickReason::Cached { PromptCache::Warm } else { PromptCache::Cold };
+        let work = SlotRequest::new(&arrival, prompt_cache, arrival.cost);
         let departure = self.nodes.get_mut(pick.node).map(|node| node.reserve_slot(now, request, &work));
         self.schedule_node(pick.node);
-        if let Some(affinity) = arrival.affinity {
-            self.node_cache.record(now, (model, affinity), pick.node);
-        }
+        self.remember_node(&arrival, pick);
         self.in_flight += 1;
         self.counts.dispatched += 1;
         let Some(record) = self.requests.get_mut(request) else { return };
@@ -263,6 +263,7 @@ impl OptimizedLoadManager {
             since: now,
             departure: departure.unwrap_or_default(),
             reported_at: now,
+            prompt_cache,
             response: ResponseState::Pending,
             charged,
             load: arrival.cost,
@@ -276,6 +277,19 @@ impl OptimizedLoadManager {
         self.emit(Event::Dispatch { request, tenant, node: pick.node, path, waited, reason, attempt });
     }
 
+    /// Records a request's node in the affinity cache; after a request that only measures a node, its key stays where it
+    /// was.
+    fn remember_node(&mut self, arrival: &Arrival, pick: Pick) {
+        let Some(affinity) = arrival.affinity else { return };
+        let key = (arrival.model, affinity);
+        match pick.reason {
+            PickReason::Chosen(ChoiceReason::Measure) => {
+                self.node_cache.record_detour(self.now, key, pick.node);
+            }
+            PickReason::Cached | PickReason::Chosen(_) => self.node_cache.record(self.now, key, pick.node),
+        }
+    }
+
     /// Frees the slot of an attempt and charges its tenant `actual`.
     pub(crate) fn release_slot(&mut self, request: RequestId, attempt: &Attempt, actual: Cost) {
         let Some(record) = self.requests.get(request) else { return };
@@ -283,9 +297,7 @@ impl OptimizedLoadManager {
         self.in_flight -= 1;
         self.wait_queue.settle(record, attempt.charged, actual);
         let Some(node) = self.nodes.get_mut(attempt.node) else { return };
-        let Arrival { tenant, model, request: kind, .. } = arrival;
-        let prompt = PromptClass::default();
-        let work = SlotRequest { tenant, model, request: kind, cost: attempt.load, prompt };
+        let work = SlotRequest::new(&arrival, attempt.prompt_cache, attempt.load);
         node.release_slot(self.now, request, &work, attempt.departure);
         if let Some(path) = attempt.path {
             node.paths.release(path);
@@ -294,6 +306,13 @@ impl OptimizedLoadManager {
             self.forget_node(attempt.node);
         }
         self.schedule_node(attempt.node);
+    }
+
+    /// Charges a tenant for the work that a node did before the attempt failed.
+    pub(crate) fn charge_failed(&mut self, request: RequestId, cost: Cost) {
+        if let Some(record) = self.requests.get(request).filter(|_| cost > Cost::ZERO) {
+            self.wait_queue.charge_failed(record, cost);
+        }
     }
 
     /// Retries a failed request on another node, or ends it.

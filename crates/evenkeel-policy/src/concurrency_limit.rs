@@ -31,7 +31,7 @@ use crate::setting::{SettingOutOfRange, check};
 use crate::time::{Duration, Instant};
 
 use baseline::Baselines;
-pub use baseline::{PrefixCache, PromptClass};
+pub use baseline::{PromptCache, PromptClass};
 use probes::ProbeSchedule;
 use window::{EngineQueue, Saturation, Throughput, Window};
 pub use window::{Output, ResponseDelivery};

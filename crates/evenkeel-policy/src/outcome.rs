@@ -5,6 +5,7 @@
 use core::fmt;
 use core::time::Duration;
 
+use crate::cost::Cost;
 use crate::estimate::Outcome;
 use crate::score::ChoiceReason;
 
@@ -13,8 +14,6 @@ use crate::score::ChoiceReason;
 pub enum PickReason {
     /// The affinity cache has the node, because it served an earlier request with the same affinity key.
     Cached,
-    /// Rendezvous hashing prefers the node for the request's affinity key, and the node's load is within its bound.
-    Preferred,
     /// The selection policy chose it.
     Chosen(ChoiceReason),
 }
@@ -23,7 +22,6 @@ impl fmt::Display for PickReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cached => f.write_str("affinity cache hit"),
-            Self::Preferred => f.write_str("preferred by affinity hash"),
             Self::Chosen(reason) => reason.fmt(f),
         }
     }
@@ -43,6 +41,16 @@ pub enum AttemptFailure {
         /// The node's `Retry-After`.
         retry_after: Option<Duration>,
     },
+}
+
+impl AttemptFailure {
+    /// Returns the charge for an attempt without a response: the cost reported so far, if the node accepted the request.
+    pub fn charge(self, reported: Cost) -> Cost {
+        match self {
+            Self::Unreachable | Self::Busy { .. } => Cost::ZERO,
+            Self::TimedOut | Self::BadResponse => reported,
+        }
+    }
 }
 
 impl fmt::Display for AttemptFailure {

@@ -85,7 +85,7 @@ fn a_request_whose_node_failed_gets_the_slot_that_another_releases() {
         let other = granted(scheduler.submit(arrival(), NAME));
         assert_ne!(one.node(), other.node());
         let cancelling = thread::spawn(move || drop(other));
-        let retry = one.fail(AttemptFailure::BadResponse).unwrap();
+        let retry = one.fail(AttemptFailure::BadResponse, Cost::ZERO).unwrap();
         granted(retry).complete_whole(Cost(1));
         cancelling.join().unwrap();
         assert_everything_is_released(&scheduler);

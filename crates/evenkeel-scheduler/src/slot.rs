@@ -136,6 +136,12 @@ impl SlotGuard {
         self.record_first_byte(handle, handle.scheduler.now());
     }
 
+    /// Records, before its first byte, that the response reports a client error: its latency counts for nothing.
+    pub fn on_client_error(&self) {
+        let Some(handle) = &self.handle else { return };
+        handle.scheduler.update(|pipeline, now| pipeline.handle_client_error(now, handle.request));
+    }
+
     /// Reports the cost of the request so far.
     pub fn report_cost(&mut self, so_far: Cost) {
         self.so_far = self.so_far.max(so_far);
@@ -180,8 +186,8 @@ impl SlotGuard {
     }
 
     /// Releases the slot after the node failed before the first byte. The request is queued for another node (failover)
-    /// or rejected.
-    pub fn fail(mut self, failure: AttemptFailure) -> Result<SlotFuture, WaitRejection> {
+    /// or rejected. Its tenant is charged `input`, the cost of the prompt, if the node may have processed it.
+    pub fn fail(mut self, failure: AttemptFailure, input: Cost) -> Result<SlotFuture, WaitRejection> {
         let waited = self.grant.waited;
         let Some(handle) = self.handle.take() else {
             return Err(WaitRejection { rejection: Rejection::Cancelled, waited });
@@ -189,6 +195,7 @@ impl SlotGuard {
         let scheduler = handle.scheduler.clone();
         let now = scheduler.now();
         let mut state = scheduler.state.lock();
+        state.pipeline.handle_progress(now, handle.request, input);
         state.pipeline.handle_failure(now, handle.request, failure);
         let effects = state.drain(Some(handle.request));
         if effects.decision.is_none() {

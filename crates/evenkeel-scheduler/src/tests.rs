@@ -107,12 +107,12 @@ async fn a_failed_attempt_is_granted_another_node_at_once() {
     let scheduler = scheduler_with(&[1, 1]);
     let slot = scheduler.submit(arrival(0), NAME).await.unwrap();
     let failed = slot.node();
-    let mut future = pin!(slot.fail(AttemptFailure::BadResponse).unwrap());
+    let mut future = pin!(slot.fail(AttemptFailure::BadResponse, Cost(1)).unwrap());
     let Poll::Ready(Ok(slot)) = poll(&mut future, &TestWaker::new()) else {
         panic!("another node has a free slot")
     };
     assert_ne!(slot.node(), failed);
-    let rejected = slot.fail(AttemptFailure::Unreachable).err().unwrap();
+    let rejected = slot.fail(AttemptFailure::Unreachable, Cost(1)).err().unwrap();
     let Rejection::Failed { attempts, failure, no_retry } = rejected.rejection else {
         panic!("{rejected:?}")
     };
@@ -125,7 +125,7 @@ async fn a_request_rejected_by_a_busy_node_waits_for_its_cooldown() {
     let scheduler = scheduler_with(&[1]);
     let slot = scheduler.submit(arrival(0), NAME).await.unwrap();
     let retry_after = Some(Duration::from_secs(7));
-    let slot = slot.fail(AttemptFailure::Busy { retry_after }).unwrap().await.unwrap();
+    let slot = slot.fail(AttemptFailure::Busy { retry_after }, Cost(1)).unwrap().await.unwrap();
     assert!(Duration::from_secs(7) <= slot.waited() && slot.waited() < Duration::from_secs(8));
 }
 
@@ -243,7 +243,7 @@ fn perform(scheduler: &Arc<RequestScheduler>, client: ClientState, action: Actio
         (ClientState::Attempt(slot), Action::Fail { busy }) => {
             let failure =
                 if busy { AttemptFailure::Busy { retry_after: None } } else { AttemptFailure::TimedOut };
-            slot.fail(failure).map_or(ClientState::Idle, ClientState::Queued)
+            slot.fail(failure, Cost(1)).map_or(ClientState::Idle, ClientState::Queued)
         }
         (_, Action::Cancel) => ClientState::Idle,
         (client, _) => client,

@@ -11,13 +11,10 @@ use evenkeel_telemetry::Secret;
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::api_key::KeyHash;
 use crate::hex::hex;
 use crate::sigv4::SignatureError;
 use crate::tenant::{Tenant, TenantSettings, TenantState, Tenants};
-
-/// Number of digits of the API key's hash in the access key id.
-const HASH_DIGITS: usize = 8;
+use crate::tenant_key::TenantKey;
 
 /// The key that all secrets are derived from.
 #[derive(Clone)]
@@ -52,12 +49,12 @@ impl MasterKey {
 
     /// Derives a tenant's credentials, one pair for each of its API keys.
     pub fn credentials(&self, tenant: &TenantSettings) -> Vec<Credentials> {
-        let pair = |hash: &KeyHash| {
-            let access_key_id = format!("{}.{}", tenant.name, hash_digits(hash));
+        let pair = |key: &TenantKey| {
+            let access_key_id = format!("{}.{}", tenant.name, key.hash.short_digits());
             let secret_access_key = Secret::new(self.secret(&access_key_id));
             Credentials { access_key_id, secret_access_key }
         };
-        tenant.key_hashes.iter().map(pair).collect()
+        tenant.keys.iter().map(pair).collect()
     }
 
     /// Derives the secret of an access key.
@@ -72,23 +69,16 @@ impl fmt::Debug for MasterKey {
     }
 }
 
-/// Finds the active tenant that an access key id names.
+/// Finds the active tenant that an access key id names. An expired key is found too: only a valid signature reveals that.
 pub(crate) fn tenant_of(tenants: &Tenants, access_key_id: &str) -> Result<Arc<Tenant>, SignatureError> {
     let (name, digits) = access_key_id.rsplit_once('.').ok_or(SignatureError::UnknownKey)?;
     let tenant = tenants.get(name).ok_or(SignatureError::UnknownKey)?;
-    if !tenant.settings.key_hashes.iter().any(|hash| hash_digits(hash) == digits) {
-        return Err(SignatureError::UnknownKey);
-    }
+    let key = tenant.settings.keys.iter().find(|key| key.hash.short_digits() == digits);
+    let by_key = key.and_then(|key| tenants.with_hash(&key.hash)).ok_or(SignatureError::UnknownKey)?;
     match tenant.settings.state {
-        TenantState::Active => Ok(tenant.clone()),
+        TenantState::Active => Ok(by_key.clone()),
         TenantState::Disabled => Err(SignatureError::Disabled),
     }
-}
-
-fn hash_digits(hash: &KeyHash) -> String {
-    let text = hash.to_string();
-    let digits = text.split(':').next_back().unwrap_or_default();
-    digits.chars().take(HASH_DIGITS).collect()
 }
 
 /// Parse error of a master key. It does not contain the text, which may be secret.
@@ -99,10 +89,11 @@ pub struct MasterKeyError;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api_key::KeyHash;
 
     fn tenants(state: TenantState) -> Tenants {
-        let key_hashes = vec![KeyHash::of("ek-1"), KeyHash::of("ek-2")];
-        let acme = TenantSettings { name: "a.b".to_owned(), key_hashes, state, ..TenantSettings::default() };
+        let keys = ["ek-1", "ek-2"].map(|key| TenantKey::unnamed(KeyHash::of(key))).into();
+        let acme = TenantSettings { name: "a.b".to_owned(), keys, state, ..TenantSettings::default() };
         Tenants::new(vec![acme], Vec::new()).unwrap()
     }
 

@@ -44,6 +44,9 @@ pub enum ApiError {
     Framing,
     #[error("no valid API key was given")]
     Unauthenticated,
+    /// The key is right, but it has expired.
+    #[error("this API key expired at {at}")]
+    KeyExpired { at: String },
     #[error("this API key's tenant is disabled")]
     TenantDisabled,
     #[error("this operation needs an admin key")]
@@ -202,6 +205,7 @@ impl ApiError {
             Self::Invalid { .. } => (400, "invalid_request_error", "invalid_request"),
             Self::Framing => (400, "invalid_request_error", "ambiguous_framing"),
             Self::Unauthenticated => (401, "authentication_error", "invalid_api_key"),
+            Self::KeyExpired { .. } => (401, "authentication_error", "api_key_expired"),
             Self::TenantDisabled => (403, "permission_error", "tenant_disabled"),
             Self::AdminOnly => (403, "permission_error", "admin_only"),
             Self::ModelForbidden { .. } => (403, "permission_error", "model_forbidden"),

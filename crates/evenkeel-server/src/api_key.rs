@@ -55,6 +55,11 @@ impl KeyHash {
         self.0.ct_eq(&other.0).into()
     }
 
+    /// Returns the first 8 hexadecimal digits, enough to distinguish keys.
+    pub fn short_digits(&self) -> String {
+        hex(&self.0[..4])
+    }
+
     /// Returns the first 64 bits, by which hashes are looked up.
     ///
     /// The time of a lookup may reveal these bits, but nobody can construct a key with a given hash.

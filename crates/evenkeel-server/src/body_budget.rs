@@ -57,7 +57,7 @@ impl BytesOwner {
                 Self { holder: Holder::Unverified, weight: Weight::ONE, address }
             }
             Caller::Tenant(tenant) => Self::tenant(tenant),
-            Caller::Admin => Self { holder: Holder::Admin, weight: Weight::ONE, address: None },
+            Caller::Admin(_) => Self { holder: Holder::Admin, weight: Weight::ONE, address: None },
         }
     }
 
@@ -393,13 +393,14 @@ mod tests {
     use super::*;
     use crate::api_key::KeyHash;
     use crate::tenant::{TenantSettings, Tenants};
+    use crate::tenant_key::TenantKey;
 
     const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     fn tenant(name: &str) -> Arc<Tenant> {
         let settings = |name: &str| TenantSettings {
             name: name.to_owned(),
-            key_hashes: vec![KeyHash::of(name)],
+            keys: vec![TenantKey::unnamed(KeyHash::of(name))],
             ..TenantSettings::default()
         };
         let tenants = Tenants::new(vec![settings("flood"), settings("quiet")], vec![]).unwrap();

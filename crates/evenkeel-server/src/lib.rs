@@ -8,6 +8,7 @@
 pub mod access_key;
 pub mod api_error;
 pub mod api_key;
+pub mod audit_trail;
 pub mod body;
 pub mod body_budget;
 pub mod cluster;
@@ -31,8 +32,10 @@ pub mod sending;
 mod service;
 pub mod sigv4;
 pub mod tenant;
+pub mod tenant_key;
 mod timer;
 pub mod tls;
+pub mod unix_seconds;
 
 /// Compiles the README's example.
 #[cfg(doctest)]

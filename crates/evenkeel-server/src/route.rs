@@ -15,6 +15,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method};
 
 use crate::api_error::ApiError;
+use crate::audit_trail::{AuditNote, AuditScope};
 use crate::body::{self, Response};
 use crate::body_budget::{BodyBudget, BytesOwner};
 use crate::connections::OpenConnection;
@@ -47,6 +48,8 @@ pub struct ServerRequest {
     /// Id of the request, echoed in the response.
     pub request_id: HeaderValue,
     pub accepted_at: Instant,
+    /// Empty unless the request is recorded.
+    pub audit: AuditNote,
     pub(crate) connection: Arc<OpenConnection>,
     pub(crate) budget: Arc<BodyBudget>,
     pub(crate) body_limits: BodyLimits,
@@ -66,6 +69,7 @@ impl ServerRequest {
         let incoming = self.request.body_mut().incoming().ok_or(ApiError::Internal)?;
         let body = received_body::receive(incoming, upload, self.body_limits).await?;
         self.disconnect.on_body_read();
+        self.audit.set_body(&body.bytes);
         Ok(body)
     }
 
@@ -78,6 +82,7 @@ impl ServerRequest {
     pub fn set_tenant(&mut self, tenant: &Arc<Tenant>) {
         self.connection.set_tenant(tenant.id);
         self.caller = Caller::Tenant(tenant.clone());
+        self.audit.set_caller(&self.caller);
     }
 
     /// Lowers the maximum size of the body.
@@ -144,6 +149,7 @@ pub struct Route {
     pub handler: Handler,
     /// Also formats errors raised before the handler runs.
     pub error_format: ErrorFormat,
+    pub audit: AuditScope,
 }
 
 /// Error for a request that matches no route or method, and the format to report it in.
@@ -212,6 +218,7 @@ impl Routes {
                 rate_limit: RateLimit::Server,
                 handler,
                 error_format: openai_error,
+                audit: AuditScope::All,
             }],
         };
         let exact = [(LIVE.to_owned(), probe(0, live)), (READY.to_owned(), probe(1, ready))];
@@ -227,7 +234,8 @@ impl Routes {
         handler: Handler,
     ) -> Result<(), RouteError> {
         let rate_limit = RateLimit::Server;
-        self.add_route(path, Route { method, access, rate_limit, handler, error_format: openai_error })
+        let audit = AuditScope::All;
+        self.add_route(path, Route { method, access, rate_limit, handler, error_format: openai_error, audit })
     }
 
     /// Adds a route: `/a/b` matches that path, `/a/*` every path that begins with `/a/`, and `/{account}/*` every other

@@ -372,9 +372,10 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::api_key::KeyHash;
     use crate::body;
     use crate::metrics::BodyMetrics;
-    use crate::tenant::Caller;
+    use crate::tenant::{AdminKey, Caller};
 
     const CHUNK: usize = 8 * 1024;
 
@@ -408,7 +409,10 @@ mod tests {
             let sending = ResponseStream::http1();
             let current = sending.clone();
             let service = service_fn(move |_: Request<Incoming>| {
-                let owner = BytesOwner::new(&Caller::Admin, IpAddr::V4(Ipv4Addr::LOCALHOST));
+                let owner = BytesOwner::new(
+                    &Caller::Admin(AdminKey { hash: KeyHash::of("ek-root") }),
+                    IpAddr::V4(Ipv4Addr::LOCALHOST),
+                );
                 let body = body::channel(received.lock().take().unwrap());
                 current.begin(body, Some(ReadAhead { budget: budget.clone(), owner }));
                 let body = SentBody(current.clone());

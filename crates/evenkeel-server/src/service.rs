@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderValue, Request, Version};
 use hyper::body::{Body as _, Incoming};
 
 use crate::api_error::ApiError;
+use crate::audit_trail::{AuditGuard, AuditNote, is_audited};
 use crate::body::Response;
 use crate::body_budget::BodyBudget;
 use crate::connections::{ConnectionClass, OpenConnection};
@@ -59,6 +60,13 @@ pub(crate) struct RequestOrigin {
     pub(crate) connection: Arc<OpenConnection>,
 }
 
+/// Id, disconnect signal and audit note of a request.
+struct RequestMeta {
+    request_id: HeaderValue,
+    disconnect: Disconnect,
+    audit: AuditNote,
+}
+
 /// Result of the framing check of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyLength {
@@ -84,27 +92,55 @@ impl RequestService {
             Ok(RouteMatch { route, id }) => (Ok(route), id, route.error_format),
             Err(RouteMiss { id, error, error_format }) => (Err(error), id, error_format),
         };
-        let result = match self.dispatch(
-            route,
-            RequestBody::wrap(request),
-            client,
-            length,
-            request_id.clone(),
-            disconnect,
-        ) {
+        // A path without a route changes nothing.
+        let audit =
+            route.as_ref().ok().and_then(|route| self.begin_audit(route, &request, &client, &request_id));
+        let note = audit.as_ref().map(AuditGuard::note).unwrap_or_default();
+        let meta = RequestMeta { request_id: request_id.clone(), disconnect, audit: note };
+        let result = match self.dispatch(route, RequestBody::wrap(request), client, length, meta) {
             Ok(future) => run_handler(future, &request_id).await,
             Err(error) => Err(error),
         };
         let is_unread = is_large && !guard.is_body_read();
         let is_last = matches!(result, Err(ApiError::Framing | ApiError::ConnectionsFull));
         let must_close = version < Version::HTTP_2 && (is_unread || is_last);
+        let error = result.as_ref().err().filter(|_| audit.is_some()).map(ToString::to_string);
         let mut response = result.unwrap_or_else(|error| error_format(error, &request_id));
+        if let Some(audit) = audit {
+            audit.finish(response.status(), error);
+        }
         response.headers_mut().insert(REQUEST_ID, request_id);
         self.responses.count(route_id, response.status(), || self.routes.pattern(route_id));
         if must_close {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         TrackedBody::wrap(response, &method, guard, sending)
+    }
+
+    /// Begins the audit record of a request that may change something; `None` for others.
+    fn begin_audit(
+        &self,
+        route: &Route,
+        request: &Request<Incoming>,
+        client: &RequestOrigin,
+        request_id: &HeaderValue,
+    ) -> Option<AuditGuard> {
+        let path = request.uri().path();
+        if !is_audited(request.method(), path, route.access, route.audit) {
+            return None;
+        }
+        let id = request_id.to_str().unwrap_or_default().to_owned();
+        self.auth.audit(client.peer.ip(), id, format!("{} {path}", request.method()))
+    }
+
+    /// Names the tenant whose key was sent to a route that refuses it, in the audit record.
+    fn identify(&self, audit: &AuditNote, headers: &HeaderMap) {
+        if audit.is_recorded()
+            && let Ok(tenant) = self.auth.tenant(headers)
+            && !tenant.is_open()
+        {
+            audit.set_caller(&Caller::Tenant(tenant));
+        }
     }
 
     /// Checks and authenticates a request, and calls its handler.
@@ -114,9 +150,9 @@ impl RequestService {
         request: Request<RequestBody>,
         client: RequestOrigin,
         length: BodyLength,
-        request_id: HeaderValue,
-        disconnect: Disconnect,
+        meta: RequestMeta,
     ) -> Result<HandlerFuture, ApiError> {
+        let RequestMeta { request_id, disconnect, audit } = meta;
         if length == BodyLength::Ambiguous {
             return Err(ApiError::Framing);
         }
@@ -126,8 +162,10 @@ impl RequestService {
         }
         let route = route?;
         self.auth.check_site(route.access, request.headers(), request.uri())?;
-        let caller = self.auth.caller(route.access, request.headers(), client.peer)?;
-        let is_privileged = || matches!(caller, Caller::Admin) || PROBES.contains(&request.uri().path());
+        let caller = self.auth.caller(route.access, request.headers(), client.peer);
+        let caller = caller.inspect_err(|_| self.identify(&audit, request.headers()))?;
+        audit.set_caller(&caller);
+        let is_privileged = || matches!(caller, Caller::Admin(_)) || PROBES.contains(&request.uri().path());
         if client.connection.class == ConnectionClass::Reserved && !is_privileged() {
             client.connection.count_refused();
             return Err(ApiError::ConnectionsFull);
@@ -154,6 +192,7 @@ impl RequestService {
             disconnect,
             request_id,
             accepted_at,
+            audit,
             connection: client.connection,
             budget: self.budget.clone(),
             body_limits: self.body_limits,

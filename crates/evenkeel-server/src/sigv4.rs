@@ -6,7 +6,6 @@
 //! constant time.
 
 mod error;
-mod unix_seconds;
 
 use core::fmt;
 use std::sync::Arc;
@@ -18,13 +17,13 @@ use ring::hmac;
 use subtle::ConstantTimeEq;
 
 pub use self::error::SignatureError;
-use self::unix_seconds::UnixSeconds;
 use crate::access_key::{MasterKey, tenant_of};
 use crate::api_error::ApiError;
 use crate::hex::hex;
 use crate::received_body::ReceivedBody;
 use crate::route::{Encryption, ServerRequest};
 use crate::tenant::{Authenticator, Caller, Tenant};
+use crate::unix_seconds::UnixSeconds;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const TERMINATOR: &str = "aws4_request";
@@ -148,6 +147,9 @@ impl SignatureVerifier {
             ClaimedIdentity::Open(tenant) => Ok(tenant),
             ClaimedIdentity::Tenant { tenant, signed } => {
                 signed.check(&self.master.secret(&signed.access_key_id), request, body)?;
+                tenant
+                    .use_key(UnixSeconds::now())
+                    .map_err(|expired| SignatureError::KeyExpired { at: expired.at.to_rfc3339() })?;
                 Ok(tenant)
             }
         }

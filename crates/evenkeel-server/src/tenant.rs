@@ -1,11 +1,13 @@
 //! Authentication: the tenant table, and the mapping from a request's API key to its caller.
 //!
 //! Limits: at most 10 000 tenants with 16 API keys each.
-//! Guarantees: a reload is all or nothing, and a tenant that keeps its name keeps its id and its rate usage. Without
+//! Guarantees: a reload is all or nothing, and a tenant that keeps its name keeps its id and its rate usage, a key that is
+//! kept the time of its last use. Without
 //! tenants every caller is served (open mode); start and reload reject that unless the listener is on loopback or the
 //! operator allows it explicitly.
 
-use core::net::SocketAddr;
+mod authenticator;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -14,15 +16,17 @@ use evenkeel_policy::id::TenantId;
 use evenkeel_policy::interner::Interner;
 use evenkeel_policy::time::Instant;
 use evenkeel_policy::weight::Weight;
-use http::{HeaderMap, Uri};
-use parking_lot::{Mutex, RwLock};
+use http::HeaderMap;
+use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
-use tokio::sync::watch;
 
 use crate::api_error::{ApiError, RateLimitKind};
-use crate::api_key::{KeyHash, check_length, credential, has_credential};
-use crate::origin::{TrustedSites, is_api, is_local};
+use crate::api_key::{KeyHash, credential};
 use crate::rate_window::{MinuteWindow, RateDecision};
+use crate::tenant_key::{LastUse, TenantKey};
+use crate::unix_seconds::UnixSeconds;
+
+pub use authenticator::{Authenticator, Exposure, InsecurePolicy, check_exposure};
 
 pub const TENANTS_MAX: usize = 10_000;
 /// API keys per tenant.
@@ -48,7 +52,8 @@ pub enum TenantState {
 pub struct TenantSettings {
     /// Unique name.
     pub name: String,
-    pub key_hashes: Vec<KeyHash>,
+    /// The oldest first.
+    pub keys: Vec<TenantKey>,
     /// Relative share of capacity.
     pub weight: Weight,
     /// Requests per minute; `None` means no limit, 0 acts like [`TenantState::Disabled`].
@@ -80,14 +85,30 @@ pub struct TenantSql {
     pub settings: Vec<(String, String)>,
 }
 
-/// A tenant of the current table.
+/// A tenant of a table, and the key by which it authenticated.
 #[derive(Debug)]
 pub struct Tenant {
     pub id: TenantId,
-    pub settings: TenantSettings,
+    pub settings: Arc<TenantSettings>,
     /// Short hash of the name, which identifies the tenant across reloads and nodes; an id may pass to another tenant.
     pub name_hash: [u8; 8],
     usage: Arc<Mutex<RateUsage>>,
+    /// `None` if the tenant did not authenticate itself: in open mode, for jobs, and if a peer authenticated it.
+    key: Option<UsedKey>,
+}
+
+/// The key by which a tenant authenticated.
+#[derive(Clone, Debug)]
+struct UsedKey {
+    /// Position in the settings.
+    index: usize,
+    last_use: LastUse,
+}
+
+/// A key that was right but has expired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyExpired {
+    pub(crate) at: UnixSeconds,
 }
 
 /// Usage of a tenant's rate limits; survives reloads.
@@ -101,7 +122,34 @@ impl Tenant {
     fn new(id: TenantId, settings: TenantSettings) -> Self {
         let mut name_hash = [0; 8];
         name_hash.copy_from_slice(&digest(&SHA256, settings.name.as_bytes()).as_ref()[..8]);
-        Self { id, settings, name_hash, usage: Arc::default() }
+        Self { id, settings: Arc::new(settings), name_hash, usage: Arc::default(), key: None }
+    }
+
+    /// Returns the tenant as one of its keys authenticates it.
+    fn with_key(&self, index: usize, last_use: LastUse) -> Self {
+        Self {
+            id: self.id,
+            settings: self.settings.clone(),
+            name_hash: self.name_hash,
+            usage: self.usage.clone(),
+            key: Some(UsedKey { index, last_use }),
+        }
+    }
+
+    /// Returns the key by which the tenant authenticated.
+    pub fn key(&self) -> Option<&TenantKey> {
+        self.key.as_ref().and_then(|used| self.settings.keys.get(used.index))
+    }
+
+    /// Records a use of the key by which the tenant authenticated; an expired key is rejected.
+    pub(crate) fn use_key(&self, now: UnixSeconds) -> Result<(), KeyExpired> {
+        if let Some(at) = self.key().and_then(|key| key.expires_at).filter(|at| *at <= now) {
+            return Err(KeyExpired { at });
+        }
+        if let Some(used) = &self.key {
+            used.last_use.record(now);
+        }
+        Ok(())
     }
 
     /// Rejects a disabled tenant.
@@ -203,7 +251,13 @@ pub enum Caller {
     Public,
     /// A tenant; in open mode the tenant `open`.
     Tenant(Arc<Tenant>),
-    Admin,
+    Admin(AdminKey),
+}
+
+/// The admin key by which an administrator authenticated.
+#[derive(Clone, Copy, Debug)]
+pub struct AdminKey {
+    pub hash: KeyHash,
 }
 
 /// The tenants and API keys of one configuration.
@@ -212,7 +266,7 @@ pub struct Tenants {
     names: Interner<TenantId>,
     by_name: HashMap<String, Arc<Tenant>>,
     by_account: HashMap<AccountNumber, Arc<Tenant>>,
-    /// Sorted by [`KeyHash::lookup_prefix`].
+    /// Sorted by [`KeyHash::lookup_prefix`]; each tenant is as that key authenticates it.
     keys: Vec<(KeyHash, Arc<Tenant>)>,
     admin: Vec<KeyHash>,
     open: Arc<Tenant>,
@@ -258,8 +312,11 @@ impl Tenants {
             if name == OPEN {
                 return Err(TenantsError::Reserved { name });
             }
-            if settings.key_hashes.len() > KEYS_MAX {
+            if settings.keys.len() > KEYS_MAX {
                 return Err(TenantsError::TooManyKeys { name });
+            }
+            if let Some(key) = duplicate_key_name(&settings.keys) {
+                return Err(TenantsError::DuplicateKeyName { name, key });
             }
             let id = names.intern(&name).map_err(|_| TenantsError::TooMany)?;
             let mut tenant = Tenant::new(id, settings);
@@ -267,7 +324,10 @@ impl Tenants {
                 tenant.usage = previous.usage.clone();
             }
             let tenant = Arc::new(tenant);
-            keys.extend(tenant.settings.key_hashes.iter().map(|hash| (*hash, tenant.clone())));
+            keys.extend(tenant.settings.keys.iter().enumerate().map(|(index, key)| {
+                let last_use = self.last_use_of(&key.hash).cloned().unwrap_or_default();
+                (key.hash, Arc::new(tenant.with_key(index, last_use)))
+            }));
             if by_name.insert(name.clone(), tenant).is_some() {
                 return Err(TenantsError::DuplicateName { name });
             }
@@ -295,21 +355,64 @@ impl Tenants {
         self.by_account.get(&account)
     }
 
+    /// Returns the tenant as the key with this hash authenticates it.
+    pub(crate) fn with_hash(&self, hash: &KeyHash) -> Option<&Arc<Tenant>> {
+        let from = self.keys.partition_point(|(known, _)| known.lookup_prefix() < hash.lookup_prefix());
+        let candidates =
+            self.keys[from..].iter().take_while(|(known, _)| known.lookup_prefix() == hash.lookup_prefix());
+        candidates.filter(|(known, _)| known.matches(hash)).map(|(_, tenant)| tenant).next()
+    }
+
+    fn last_use_of(&self, hash: &KeyHash) -> Option<&LastUse> {
+        self.with_hash(hash)?.key.as_ref().map(|used| &used.last_use)
+    }
+
+    /// Returns the time of the last use of a key, to the minute; `None` if it is not known to have been used.
+    pub fn last_use(&self, hash: &KeyHash) -> Option<UnixSeconds> {
+        self.last_use_of(hash)?.get()
+    }
+
+    /// Returns the keys that have been used, with the time of their last use.
+    pub fn last_uses(&self) -> Vec<(KeyHash, UnixSeconds)> {
+        let used = self.keys.iter().filter_map(|(hash, tenant)| {
+            tenant.key.as_ref().and_then(|used| used.last_use.get()).map(|at| (*hash, at))
+        });
+        used.collect()
+    }
+
+    /// Restores the time of a key's last use; ignores a key that no tenant has.
+    pub fn restore_last_use(&self, hash: &KeyHash, at: UnixSeconds) {
+        if let Some(last_use) = self.last_use_of(hash) {
+            last_use.record(at);
+        }
+    }
+
     /// Reports whether a tenant that authenticated against an earlier table is still itself: active, with the same account,
-    /// and with every key that it had then. The tenant of open mode is, while there are no tenants.
+    /// and with the key by which it authenticated, not expired. The tenant of open mode is, while there are no tenants.
     ///
-    /// The key of the request is not recorded, so the loss of any key counts.
-    pub fn is_current(&self, tenant: &Tenant) -> bool {
+    /// If the tenant did not authenticate by a key, the loss of any key counts.
+    pub fn is_current(&self, tenant: &Tenant, now: UnixSeconds) -> bool {
         if tenant.is_open() {
             return self.is_empty();
         }
         let Some(current) = self.get(&tenant.settings.name) else { return false };
-        let has_key = |key: &KeyHash| current.settings.key_hashes.iter().any(|known| known.matches(key));
-        core::ptr::eq(Arc::as_ptr(current), tenant)
-            || current.id == tenant.id
-                && current.settings.account == tenant.settings.account
-                && current.settings.state == TenantState::Active
-                && tenant.settings.key_hashes.iter().all(has_key)
+        let is_valid = |key: &TenantKey| {
+            current.settings.keys.iter().any(|known| known.hash.matches(&key.hash) && !known.is_expired(now))
+        };
+        let has_keys = match tenant.key() {
+            Some(key) => is_valid(key),
+            None => tenant.settings.keys.iter().filter(|key| !key.is_expired(now)).all(is_valid),
+        };
+        current.id == tenant.id
+            && current.settings.account == tenant.settings.account
+            && current.settings.state == TenantState::Active
+            && has_keys
+    }
+
+    /// Returns the time at which a tenant ceases to be current, if its key expires.
+    fn expires_at(&self, tenant: &Tenant) -> Option<UnixSeconds> {
+        let key = tenant.key()?;
+        self.with_hash(&key.hash)?.key()?.expires_at
     }
 
     /// Returns all tenants by id, including the tenant of open mode.
@@ -333,27 +436,35 @@ impl Tenants {
         self.by_name.is_empty()
     }
 
-    fn tenant(&self, headers: &HeaderMap) -> Result<Arc<Tenant>, ApiError> {
+    fn tenant(&self, headers: &HeaderMap, now: UnixSeconds) -> Result<Arc<Tenant>, ApiError> {
         if self.is_empty() {
             return Ok(self.open.clone());
         }
-        self.tenant_with_key(credential(headers)?)
+        self.tenant_with_key(credential(headers)?, now)
     }
 
-    fn tenant_with_key(&self, key: &str) -> Result<Arc<Tenant>, ApiError> {
-        let hash = KeyHash::of(key);
-        let from = self.keys.partition_point(|(known, _)| known.lookup_prefix() < hash.lookup_prefix());
-        let candidates =
-            self.keys[from..].iter().take_while(|(known, _)| known.lookup_prefix() == hash.lookup_prefix());
-        let mut matching = candidates.filter(|(known, _)| known.matches(&hash));
-        let (_, tenant) = matching.next().ok_or(ApiError::Unauthenticated)?;
+    fn tenant_with_key(&self, key: &str, now: UnixSeconds) -> Result<Arc<Tenant>, ApiError> {
+        let tenant = self.with_hash(&KeyHash::of(key)).ok_or(ApiError::Unauthenticated)?;
+        tenant.use_key(now).map_err(|expired| ApiError::KeyExpired { at: expired.at.to_rfc3339() })?;
         tenant.check_active()
     }
 
-    fn is_admin_key(&self, key: &str) -> bool {
+    /// Returns the admin key that a key is, if it is one.
+    fn admin_key(&self, key: &str) -> Option<AdminKey> {
         let hash = KeyHash::of(key);
-        self.admin.iter().fold(false, |found, known| known.matches(&hash) | found)
+        self.is_admin(&hash).then_some(AdminKey { hash })
     }
+
+    fn is_admin(&self, hash: &KeyHash) -> bool {
+        self.admin.iter().fold(false, |found, known| known.matches(hash) | found)
+    }
+}
+
+/// Returns a name that two keys have.
+fn duplicate_key_name(keys: &[TenantKey]) -> Option<String> {
+    let is_repeated =
+        |(index, key): (usize, &TenantKey)| keys[..index].iter().any(|other| other.name == key.name);
+    keys.iter().enumerate().find(|(index, key)| is_repeated((*index, key))).map(|(_, key)| key.name.clone())
 }
 
 /// Rejects a key that two tenants share, or a tenant and an administrator.
@@ -363,202 +474,6 @@ fn check_distinct(keys: &[(KeyHash, Arc<Tenant>)], admin: &[KeyHash]) -> Result<
     match pairs.chain(both).next() {
         Some(tenant) => Err(TenantsError::DuplicateKey { name: tenant.settings.name.clone() }),
         None => Ok(()),
-    }
-}
-
-/// Reachability of a listener, from the safest to the most exposed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Exposure {
-    /// From this machine only.
-    Loopback,
-    /// From other machines, encrypted.
-    Tls,
-    /// From other machines, in clear text.
-    Clear,
-}
-
-/// Insecure listeners that the operator allows explicitly; by default none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InsecurePolicy {
-    /// Serve other machines without tenants, so that everybody who reaches the server is served.
-    pub allow_open: bool,
-    /// Serve other machines with tenants but without TLS, so that API keys travel in clear text.
-    pub allow_plaintext: bool,
-}
-
-/// Authenticates callers against the current tenant table.
-#[derive(Debug)]
-pub struct Authenticator {
-    origin: std::time::Instant,
-    tenants: RwLock<Arc<Tenants>>,
-    exposure: Exposure,
-    insecure: InsecurePolicy,
-    sites: TrustedSites,
-    /// Notified after each reload.
-    reloaded: watch::Sender<()>,
-}
-
-impl Authenticator {
-    /// Creates the authenticator of a listener; fails if that would be insecure and `insecure` refuses it.
-    pub fn new(tenants: Tenants, exposure: Exposure, insecure: InsecurePolicy) -> Result<Self, TenantsError> {
-        check_exposure(tenants.len(), exposure, insecure)?;
-        let origin = std::time::Instant::now();
-        let tenants = RwLock::new(Arc::new(tenants));
-        let sites = TrustedSites::default();
-        Ok(Self { origin, tenants, exposure, insecure, sites, reloaded: watch::Sender::new(()) })
-    }
-
-    /// Sets the names of this server and the sites whose pages may use it.
-    pub fn with_sites(self, sites: TrustedSites) -> Self {
-        Self { sites, ..self }
-    }
-
-    /// Returns the current time of the clock that all rate limits use.
-    pub fn now(&self) -> Instant {
-        Instant::ORIGIN + self.origin.elapsed()
-    }
-
-    /// Returns the current tenant table.
-    pub fn tenants(&self) -> Arc<Tenants> {
-        self.tenants.read().clone()
-    }
-
-    /// Replaces the tenant table and returns the ids of removed tenants; on an error the old table stays.
-    pub fn reload(
-        &self,
-        tenants: Vec<TenantSettings>,
-        admin: Vec<KeyHash>,
-    ) -> Result<Vec<TenantId>, TenantsError> {
-        let mut current = self.tenants.write();
-        let (next, removed) = current.next(tenants, admin)?;
-        check_exposure(next.len(), self.exposure, self.insecure)?;
-        *current = Arc::new(next);
-        drop(current);
-        self.reloaded.send_replace(());
-        Ok(removed)
-    }
-
-    /// Reports whether a caller that authenticated earlier is still valid: see [`Tenants::is_current`].
-    pub fn is_current(&self, caller: &Caller) -> bool {
-        match caller {
-            Caller::Tenant(tenant) => self.tenants().is_current(tenant),
-            Caller::Admin | Caller::Public => true,
-        }
-    }
-
-    /// Waits until a reload makes a caller invalid.
-    pub async fn until_invalid(&self, caller: &Caller) {
-        let mut reloaded = self.reloaded.subscribe();
-        while self.is_current(caller) {
-            // The sender lives as long as `self`, so that this is no error.
-            drop(reloaded.changed().await);
-        }
-    }
-
-    /// Rejects a request to a route that a web page of another site may have sent, where no key protects the route, and
-    /// on the native API always.
-    pub(crate) fn check_site(&self, access: Access, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
-        match access {
-            Access::Unchecked => Ok(()),
-            _ if self.tenants().is_empty() || is_api(uri.path()) => self.sites.check(headers, uri),
-            _ => Ok(()),
-        }
-    }
-
-    /// Checks a request of a route with [`Access::Unchecked`] as the server checks those of other routes.
-    pub fn check_request(&self, headers: &HeaderMap, uri: &Uri, peer: SocketAddr) -> Result<(), ApiError> {
-        self.check_site(Access::Public, headers, uri)?;
-        self.check_local(headers, peer)
-    }
-
-    /// Rejects a request from another machine if this server has no tenants and is meant for this machine only.
-    fn check_local(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<(), ApiError> {
-        if self.insecure.allow_open || !self.tenants().is_empty() || is_local(headers, peer) {
-            return Ok(());
-        }
-        Err(ApiError::Forwarded)
-    }
-
-    /// Authenticates the caller of a route.
-    pub fn caller(&self, access: Access, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
-        let caller = match access {
-            Access::Unchecked => return Ok(Caller::Public),
-            Access::Public => Caller::Public,
-            Access::Tenant => Caller::Tenant(self.tenants().tenant(headers)?),
-            Access::Admin => return self.admin(headers),
-            Access::TenantOrAdmin => self.tenant_or_admin(headers)?,
-        };
-        if !matches!(caller, Caller::Admin) {
-            self.check_local(headers, peer)?;
-        }
-        Ok(caller)
-    }
-
-    /// Authenticates a tenant by the API key in one of the usual headers.
-    pub fn tenant(&self, headers: &HeaderMap) -> Result<Arc<Tenant>, ApiError> {
-        self.tenants().tenant(headers)
-    }
-
-    /// Returns the tenant that another node of the cluster has authenticated.
-    pub fn tenant_named(&self, name: &str) -> Result<Arc<Tenant>, ApiError> {
-        let tenants = self.tenants();
-        if tenants.is_empty() && name == OPEN {
-            return Ok(tenants.open.clone());
-        }
-        let unknown = || ApiError::InvalidTicket {
-            reason: format!("this node has no tenant {name:?}; all nodes need the same tenants"),
-        };
-        tenants.get(name).ok_or_else(unknown)?.check_active()
-    }
-
-    /// Authenticates a tenant by an API key that was not sent in one of the usual headers; in open mode any key will do.
-    pub fn tenant_with_key(&self, key: &str) -> Result<Arc<Tenant>, ApiError> {
-        let tenants = self.tenants();
-        if tenants.is_empty() {
-            return Ok(tenants.open.clone());
-        }
-        tenants.tenant_with_key(check_length(key)?)
-    }
-
-    fn tenant_or_admin(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        let tenants = self.tenants();
-        if tenants.is_empty() && !has_credential(headers) {
-            return Ok(Caller::Tenant(tenants.open.clone()));
-        }
-        let key = credential(headers)?;
-        match tenants.tenant_with_key(key) {
-            Err(ApiError::Unauthenticated) if tenants.is_admin_key(key) => Ok(Caller::Admin),
-            result => result.map(Caller::Tenant),
-        }
-    }
-
-    fn admin(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        if self.tenants().is_admin_key(credential(headers)?) {
-            Ok(Caller::Admin)
-        } else {
-            Err(ApiError::AdminOnly)
-        }
-    }
-}
-
-/// Rejects a listener that other machines reach without tenants or without TLS, unless the operator allows it.
-pub fn check_exposure(
-    tenants: usize,
-    exposure: Exposure,
-    insecure: InsecurePolicy,
-) -> Result<(), TenantsError> {
-    match exposure {
-        Exposure::Loopback => Ok(()),
-        Exposure::Tls | Exposure::Clear if tenants == 0 => {
-            if insecure.allow_open {
-                Ok(())
-            } else {
-                Err(TenantsError::Open)
-            }
-        }
-        Exposure::Tls => Ok(()),
-        Exposure::Clear if insecure.allow_plaintext => Ok(()),
-        Exposure::Clear => Err(TenantsError::Clear),
     }
 }
 
@@ -577,6 +492,8 @@ pub enum TenantsError {
     DuplicateName { name: String },
     #[error("a key of tenant {name:?} is listed twice")]
     DuplicateKey { name: String },
+    #[error("two keys of tenant {name:?} are named {key:?}")]
+    DuplicateKeyName { name: String, key: String },
     /// Callers on other machines would be served without authentication.
     #[error("no tenants, and the listener is not on loopback; allow_open (--allow-open) allows it")]
     Open,

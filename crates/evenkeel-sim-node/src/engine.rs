@@ -37,6 +37,8 @@ pub(super) struct Engine {
     counters: Vec<ModelCounters>,
     faults: Mutex<Faults>,
     responses: AtomicU64,
+    /// Seconds since the epoch.
+    started_at: f64,
     /// Number of open connections.
     pub(super) connections: watch::Sender<u32>,
 }
@@ -87,6 +89,7 @@ impl Engine {
                 output_tokens: options.output_tokens,
                 context_max: options.context_max,
             },
+            started_at: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
             counters: options.models.iter().map(|_| ModelCounters::default()).collect(),
             models: options.models,
             faults: Mutex::new(Faults::new(options.seed, options.fault)),
@@ -269,7 +272,7 @@ impl Engine {
     }
 
     fn metrics(&self) -> Response<ResponseBody> {
-        let text = metrics::render(&self.models, &self.slots, &self.counters);
+        let text = metrics::render(&self.models, &self.slots, &self.counters, self.started_at);
         let mut response = Response::new(ResponseBody::Whole(Some(text.into())));
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, kind);

@@ -27,9 +27,16 @@ impl ModelCounters {
 }
 
 /// Renders the metrics in the Prometheus text format.
-pub(super) fn render(models: &[String], slots: &SlotPool, counters: &[ModelCounters]) -> String {
+///
+/// `started_at` is in seconds since the epoch.
+pub(super) fn render(
+    models: &[String],
+    slots: &SlotPool,
+    counters: &[ModelCounters],
+    started_at: f64,
+) -> String {
     let mut text = String::new();
-    render_into(&mut text, models, slots, counters).expect("writing to a string cannot fail");
+    render_into(&mut text, models, slots, counters, started_at).expect("writing to a string cannot fail");
     text
 }
 
@@ -38,6 +45,7 @@ fn render_into(
     models: &[String],
     slots: &SlotPool,
     counters: &[ModelCounters],
+    started_at: f64,
 ) -> fmt::Result {
     let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     write_head(out, "vllm:num_requests_running", Some("requests being processed"), MetricKind::Gauge)?;
@@ -61,6 +69,9 @@ fn render_into(
     for (model, counters) in models.iter().zip(counters) {
         write_sample(out, "vllm:generation_tokens_total", model, None, value(&counters.generation_tokens))?;
     }
+    let name = "process_start_time_seconds";
+    write_head(out, name, Some("start of the process since the epoch"), MetricKind::Gauge)?;
+    SeriesName { name, labels: [].into_iter() }.write_sample(out, SampleValue::Float(started_at))?;
     let name = "vllm:request_success_total";
     write_head(out, name, Some("requests completed"), MetricKind::Counter)?;
     for (model, counters) in models.iter().zip(counters) {

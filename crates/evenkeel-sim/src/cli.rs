@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand, value_parser};
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::time::Duration;
+use evenkeel_sim::choice::{self, ChoiceMode, choice_rows, run_choice};
 use evenkeel_sim::fairness::{SchedulingPolicy, measure, workloads};
 use evenkeel_sim::link::{LinkPlan, link_names, link_plan, run_link};
 use evenkeel_sim::redirect::{RedirectPlan, RedirectRule, redirect_names, redirect_plan, run_redirect};
@@ -26,7 +27,8 @@ Examples:
   evenkeel-sim run redirect-herding
   evenkeel-sim run link-failover
   evenkeel-sim fairness
-  evenkeel-sim capacity";
+  evenkeel-sim capacity
+  evenkeel-sim choice";
 
 /// Maximum simulated time; the events of a longer run would not fit into the memory of a small machine.
 const SECONDS_MAX: u64 = 3_600;
@@ -64,6 +66,8 @@ enum Command {
     Fairness,
     /// Measure how an adaptive concurrency limit finds the knee of engines of several shapes
     Capacity,
+    /// Measure how requests spread over nodes: beside a slow node, by weight, after a recovery, by conversation
+    Choice,
     /// List the scenarios
     List,
 }
@@ -121,6 +125,7 @@ fn execute(out: &mut impl Write, cli: &SimCli) -> Result<(), CliError> {
         Command::Demo => show_demo(out, cli)?,
         Command::Fairness => show_fairness(out, cli.seed)?,
         Command::Capacity => show_capacity(out, cli.seed)?,
+        Command::Choice => show_choice(out, cli.seed)?,
         Command::Run { name } => {
             // The parser accepts only known names.
             if let Some(scenario) = by_name(name, cli.seed) {
@@ -202,6 +207,14 @@ fn show_capacity(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
         report::capacity(out, shape, seed, &rows)?;
     }
     Ok(())
+}
+
+fn show_choice(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
+    let mut conversations = vec![];
+    for mode in [ChoiceMode::Stream, ChoiceMode::Whole] {
+        conversations.push((mode, run_choice(&choice::conversations(seed, mode))?));
+    }
+    Ok(report::choice(out, seed, &choice_rows(seed)?, &conversations)?)
 }
 
 fn with_duration(scenario: Scenario, cli: &SimCli) -> Scenario {

@@ -260,7 +260,8 @@ impl<'a> KneeSim<'a> {
             }
             KneeEvent::Scrape => {
                 let running = self.engine.running() as u32;
-                let load = EngineLoad { running, waiting: self.engine.queued() as u32, cache_used: None };
+                let load =
+                    EngineLoad { running, waiting: self.engine.queued() as u32, ..EngineLoad::default() };
                 self.pipeline.handle_engine_load(now, NODE, Some(load));
                 self.event_queue.schedule(SCRAPE_INTERVAL, KneeEvent::Scrape);
             }

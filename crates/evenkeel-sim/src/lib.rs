@@ -3,6 +3,7 @@
 //! A [`Scenario`] describes tenants and nodes; [`run`] drives the real [`evenkeel_pipeline`] with it, simulates the nodes,
 //! and returns every event with summaries. The same seed gives the same events; a failing test prints its seed.
 
+pub mod choice;
 mod event_queue;
 pub mod fairness;
 mod knee;

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use evenkeel_policy::id::TenantId;
+use evenkeel_sim::choice::{ChoiceMode, ChoiceRow, ChoiceRun};
 use evenkeel_sim::fairness::{FairnessResult, Workload};
 use evenkeel_sim::link::{LinkPlan, LinkRun};
 use evenkeel_sim::redirect::{RedirectPlan, RedirectRule, RedirectRun};
@@ -108,6 +109,39 @@ pub(crate) fn fairness(
             "  {:<12} {ours:>16} {vtc:>16} {fifo:>18} {:>14}",
             workload.name,
             workload.vtc_gap.to_string()
+        )?;
+    }
+    Ok(())
+}
+
+/// Prints the shares of nodes, and how well conversations stay on theirs.
+pub(crate) fn choice(
+    out: &mut impl Write,
+    seed: u64,
+    rows: &[ChoiceRow],
+    conversations: &[(ChoiceMode, ChoiceRun)],
+) -> io::Result<()> {
+    writeln!(
+        out,
+        "Share of the fast node (25 ms beside 822 ms), of the heavy one (9 to 1), and of one of two equal"
+    )?;
+    writeln!(out, "nodes a minute after it recovered from being slow; seed {seed}.\n")?;
+    writeln!(
+        out,
+        "  {:>7} {:<9} {:<9} {:>8} {:>8} {:>10}",
+        "clients", "keys", "response", "fast", "heavy", "recovered"
+    )?;
+    for ChoiceRow { clients, keys, mode, fast, heavy, recovered } in rows {
+        let [keys, mode] = [keys.to_string(), mode.to_string()];
+        let [fast, heavy, recovered] = [fast, heavy, recovered].map(ToString::to_string);
+        writeln!(out, "  {clients:>7} {keys:<9} {mode:<9} {fast:>8} {heavy:>8} {recovered:>10}")?;
+    }
+    for (mode, run) in conversations {
+        writeln!(
+            out,
+            "\n20 conversations on four nodes, {mode}: {} of {} requests hit the prefix cache of their engine.",
+            Share(run.prefix_hit_ratio()),
+            run.sent.len(),
         )?;
     }
     Ok(())

@@ -14,6 +14,7 @@ use evenkeel_policy::score::{
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_scheduler::RequestScheduler;
 use evenkeel_server::api_error::ApiError;
+use evenkeel_server::audit_trail::AuditScope;
 use evenkeel_server::body::Response;
 use evenkeel_server::route::{Handler, RateLimit, Route, RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::scheduling::ScheduledTenants;
@@ -155,6 +156,7 @@ impl SqlApi {
                 rate_limit: RateLimit::Handler,
                 handler,
                 error_format,
+                audit: AuditScope::All,
             };
             routes.add_route(path, route)?;
         }
@@ -165,6 +167,7 @@ impl SqlApi {
             rate_limit: RateLimit::Handler,
             handler: self.handler_with_errors(Operation::Neon, neon::error_response, neon::serve),
             error_format: neon::error_format,
+            audit: AuditScope::All,
         };
         routes.add_route("/sql", neon)?;
         rds_data::add_routes(self, routes)?;
@@ -176,6 +179,7 @@ impl SqlApi {
                 rate_limit: RateLimit::Handler,
                 handler: self.handler_with_errors(Operation::Hrana, hrana::error_response, hrana::serve),
                 error_format: hrana::error_format,
+                audit: AuditScope::All,
             };
             routes.add_route(path, route)?;
         }

@@ -112,7 +112,7 @@ impl HeldSlots {
         self.forget(held);
         match failure {
             // The only node of its kind failed, so the scheduler has no other to try.
-            Some(failure) => drop(slot.fail(failure)),
+            Some(failure) => drop(slot.fail(failure, Cost::ZERO)),
             None => drop(slot),
         }
     }

@@ -22,6 +22,7 @@ use std::time::Instant;
 use evenkeel_pipeline::RedirectMode;
 use evenkeel_policy::score::RequestKind;
 use evenkeel_server::api_error::ApiError;
+use evenkeel_server::audit_trail::AuditScope;
 use evenkeel_server::body::{Response, full, json_response};
 use evenkeel_server::route::{Handler, RateLimit, Route, RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::tenant::{Access, Tenant};
@@ -67,6 +68,7 @@ pub(crate) fn add_routes(api: &Arc<SqlApi>, routes: &mut Routes) -> Result<(), R
             rate_limit: RateLimit::Handler,
             handler,
             error_format: error::error_format,
+            audit: AuditScope::All,
         };
         routes.add_route(path, route)?;
     }

@@ -18,7 +18,7 @@ use crate::queue_metadata::QueueMetadata;
 pub(crate) fn own_namespace(caller: &Caller) -> Namespace {
     match caller {
         Caller::Tenant(tenant) => tenant.settings.account.map_or(Namespace::Shared, Namespace::Account),
-        Caller::Admin | Caller::Public => Namespace::Shared,
+        Caller::Admin(_) | Caller::Public => Namespace::Shared,
     }
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn own_namespace(caller: &Caller) -> Namespace {
 pub(crate) fn sender_name(caller: &Caller) -> &str {
     match caller {
         Caller::Tenant(tenant) => &tenant.settings.name,
-        Caller::Admin => "admin",
+        Caller::Admin(_) => "admin",
         Caller::Public => "",
     }
 }
@@ -35,7 +35,7 @@ pub(crate) fn sender_name(caller: &Caller) -> &str {
 pub(crate) fn account_of(caller: &Caller) -> Option<AccountNumber> {
     match caller {
         Caller::Tenant(tenant) => tenant.settings.account,
-        Caller::Admin | Caller::Public => None,
+        Caller::Admin(_) | Caller::Public => None,
     }
 }
 
@@ -76,10 +76,10 @@ impl SqsApi {
     /// Reports whether a caller may perform an operation on a queue.
     pub(crate) fn allows(&self, caller: &Caller, queue: &Queue, operation: Operation) -> bool {
         match (caller, operation) {
-            (Caller::Admin, _) => true,
+            (Caller::Admin(_), _) => true,
             (Caller::Public, _) => false,
             // A request may wait while the tenant is removed.
-            (Caller::Tenant(tenant), _) if !self.auth.tenants().is_current(tenant) => false,
+            (Caller::Tenant(tenant), _) if !self.auth.is_current(caller) => false,
             // Creating a queue that exists returns it to everyone who can use it.
             (Caller::Tenant(_), Operation::CreateQueue | Operation::ListQueues) => self.sees(caller, queue),
             (Caller::Tenant(tenant), _) => {
@@ -91,7 +91,7 @@ impl SqsApi {
     /// Reports whether a caller is the owner of a queue; an administrator owns every queue.
     pub(crate) fn owns(&self, caller: &Caller, queue: &Queue) -> bool {
         match caller {
-            Caller::Admin => true,
+            Caller::Admin(_) => true,
             Caller::Public => false,
             Caller::Tenant(_) => queue.descriptor().namespace == own_namespace(caller),
         }
@@ -105,7 +105,7 @@ impl SqsApi {
                 queue.descriptor().namespace == Namespace::Shared
                     && self.grants(tenant, queue, &Operation::GRANTABLE)
             }
-            Caller::Admin | Caller::Public => false,
+            Caller::Admin(_) | Caller::Public => false,
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Instant;
 use evenkeel_queue::{Queue, QueueId, Queues};
 use evenkeel_server::access_key::MasterKey;
 use evenkeel_server::api_error::ApiError;
+use evenkeel_server::audit_trail::AuditGuard;
 use evenkeel_server::body::Response;
 use evenkeel_server::disconnect::Disconnect;
 use evenkeel_server::route::{RouteError, Routes, ServerRequest, handler};
@@ -128,7 +129,9 @@ impl SqsApi {
     async fn serve(self: Arc<Self>, mut request: ServerRequest) -> Result<Response, ApiError> {
         let started = Instant::now();
         let request_id = request.request_id.clone();
-        let (operation, result) = match operation_of(&request) {
+        let operation = operation_of(&request);
+        let audit = operation.as_ref().ok().and_then(|operation| self.begin_audit(*operation, &mut request));
+        let (operation, result) = match operation {
             Ok(operation) => (Some(operation), self.handle(operation, &mut request).await),
             Err(error) => (None, Err(error)),
         };
@@ -137,9 +140,24 @@ impl SqsApi {
             (Ok(_), None) => {}
             (Err(error), operation) => self.metrics.failed(operation, error.code()),
         }
+        let error = result.as_ref().err().filter(|_| audit.is_some()).map(ToString::to_string);
         let mut response = result.unwrap_or_else(SqsError::into_response);
+        if let Some(audit) = audit {
+            audit.finish(response.status(), error);
+        }
         response.headers_mut().insert(REQUEST_ID, request_id);
         Ok(response)
+    }
+
+    /// Begins the audit record of an operation that changes queues; `None` for others.
+    fn begin_audit(&self, operation: Operation, request: &mut ServerRequest) -> Option<AuditGuard> {
+        if !operation.is_change() {
+            return None;
+        }
+        let id = request.request_id.to_str().unwrap_or_default().to_owned();
+        let audit = self.auth.audit(request.peer.ip(), id, format!("SQS {}", operation.name()))?;
+        request.audit = audit.note();
+        Some(audit)
     }
 
     async fn handle(&self, operation: Operation, request: &mut ServerRequest) -> Result<Response, SqsError> {

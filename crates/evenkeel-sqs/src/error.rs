@@ -300,6 +300,7 @@ impl From<ApiError> for SqsError {
             ApiError::RateLimited { .. } => Self::Throttled,
             ApiError::TenantDisabled => SignatureError::Disabled.into(),
             ApiError::Unauthenticated => SignatureError::NoToken.into(),
+            ApiError::KeyExpired { at } => SignatureError::KeyExpired { at }.into(),
             ApiError::Draining
             | ApiError::Unready
             | ApiError::QueueFull { .. }

@@ -16,9 +16,10 @@ use std::sync::Arc;
 
 use evenkeel_queue::Queue;
 use evenkeel_server::api_error::ApiError;
+use evenkeel_server::audit_trail::AuditScope;
 use evenkeel_server::body::{self, Response};
 use evenkeel_server::percent;
-use evenkeel_server::route::{RouteError, Routes, ServerRequest, handler};
+use evenkeel_server::route::{RateLimit, Route, RouteError, Routes, ServerRequest, handler, openai_error};
 use evenkeel_server::tenant::{Access, Caller};
 use http::{Method, StatusCode};
 use serde::Serialize;
@@ -61,8 +62,15 @@ impl SqsApi {
         // Includes methods that no path accepts, so that `dispatch` responds with the `Allow` of each path.
         for method in METHODS {
             let api = native.clone();
-            let dispatch = handler(move |request| api.clone().dispatch(request));
-            routes.add(method, &format!("{QUEUE}*"), Access::TenantOrAdmin, dispatch)?;
+            let route = Route {
+                method,
+                access: Access::TenantOrAdmin,
+                rate_limit: RateLimit::Server,
+                handler: handler(move |request| api.clone().dispatch(request)),
+                error_format: openai_error,
+                audit: AuditScope::ExceptData(is_data),
+            };
+            routes.add_route(&format!("{QUEUE}*"), route)?;
         }
         Ok(())
     }
@@ -118,7 +126,7 @@ impl Native {
     fn queue(&self, caller: &Caller, name: &str, operation: Operation) -> Result<Queue, ApiError> {
         let queue = self.queue_ref(name).and_then(|queue| self.sqs.find(caller, queue, operation));
         queue.ok_or_else(|| match caller {
-            Caller::Admin => self.no_queue_but(name),
+            Caller::Admin(_) => self.no_queue_but(name),
             Caller::Tenant(_) | Caller::Public => no_queue(name),
         })
     }
@@ -151,6 +159,12 @@ impl Native {
     }
 }
 
+/// Reports whether a path is an operation on messages, which are too many to be recorded.
+fn is_data(path: &str) -> bool {
+    let parts: Vec<&str> = path.strip_prefix(QUEUE).unwrap_or_default().split('/').collect();
+    matches!(parts.as_slice(), [_, "messages" | "receive" | "ack" | "nack" | "extend"])
+}
+
 /// Returns the error for an unmatched request: 405 with the allowed methods, or 404.
 fn route_error(parts: &[&str]) -> ApiError {
     let allow = match parts {
@@ -167,7 +181,7 @@ fn route_error(parts: &[&str]) -> ApiError {
 /// Rejects callers that are not administrators.
 fn check_admin(request: &ServerRequest) -> Result<(), ApiError> {
     match request.caller {
-        Caller::Admin => Ok(()),
+        Caller::Admin(_) => Ok(()),
         Caller::Public | Caller::Tenant(_) => Err(ApiError::AdminOnly),
     }
 }

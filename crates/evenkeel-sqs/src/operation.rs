@@ -24,6 +24,35 @@ operations! {
 }
 
 impl Operation {
+    /// Reports whether the operation changes queues or who may use them, or purges or moves messages.
+    pub(crate) const fn is_change(self) -> bool {
+        match self {
+            Self::AddPermission
+            | Self::CancelMessageMoveTask
+            | Self::CreateQueue
+            | Self::DeleteQueue
+            | Self::PurgeQueue
+            | Self::RemovePermission
+            | Self::SetQueueAttributes
+            | Self::StartMessageMoveTask
+            | Self::TagQueue
+            | Self::UntagQueue => true,
+            Self::ChangeMessageVisibility
+            | Self::ChangeMessageVisibilityBatch
+            | Self::DeleteMessage
+            | Self::DeleteMessageBatch
+            | Self::GetQueueAttributes
+            | Self::GetQueueUrl
+            | Self::ListDeadLetterSourceQueues
+            | Self::ListMessageMoveTasks
+            | Self::ListQueueTags
+            | Self::ListQueues
+            | Self::ReceiveMessage
+            | Self::SendMessage
+            | Self::SendMessageBatch => false,
+        }
+    }
+
     /// Parses `X-Amz-Target`.
     pub(crate) fn from_target(target: &str) -> Option<Self> {
         let name = target.strip_prefix("AmazonSQS.")?;

@@ -38,7 +38,7 @@ impl<'a> Sender<'a> {
             Caller::Tenant(_) if own_namespace(caller) == queue.namespace => Self::Owner,
             Caller::Tenant(tenant) if is_legacy_fifo(queue) => Self::LegacyFifoGuest(tenant),
             Caller::Tenant(tenant) => Self::Guest(tenant),
-            Caller::Admin | Caller::Public => Self::Unrestricted,
+            Caller::Admin(_) | Caller::Public => Self::Unrestricted,
         }
     }
 

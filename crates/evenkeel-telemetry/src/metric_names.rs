@@ -23,7 +23,7 @@ metrics! {
     REQUEST_DURATION_SECONDS = "llm_router_request_duration_seconds":
         "time from a request's arrival to the end of its response";
     BACKPRESSURE_REJECTIONS_TOTAL = "llm_router_backpressure_rejections_total":
-        "requests rejected or evicted because the queue was full";
+        "requests rejected or evicted because the queue was full or their deadline would have passed in it";
     CACHE_HITS_TOTAL = "llm_router_cache_hits_total": "requests sent to their cached node";
     CACHE_MISSES_TOTAL = "llm_router_cache_misses_total": "requests with an affinity key sent to another node";
     POOL_CONNECTIONS = "llm_router_pool_connections": "connections to nodes, active and idle";

@@ -38,7 +38,7 @@ pub use effective::{EffectiveConfig, Setting};
 pub use link::LinkConfig;
 pub use links::{LinkSettings, check_link};
 pub use llm::{LlmConfig, StoredNodes};
-pub(crate) use llm::{check_addresses, nodes_to_toml};
+pub(crate) use llm::{check_addresses, check_name, nodes_to_toml};
 pub use queue::{QueueConfig, StoreKind};
 pub use reader::Flag;
 pub use server::{DATA_DIR_DEFAULT, LISTEN_DEFAULT, ServerConfig, TlsFiles};

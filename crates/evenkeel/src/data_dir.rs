@@ -138,6 +138,19 @@ impl DataDir {
         Ok(Some(text))
     }
 
+    /// Reads a file with secrets that cannot be configured elsewhere, as [`DataDir::read_secret`] does. If others may access it,
+    /// that is logged: on some volumes all files have the same mode, and the server must start there too.
+    pub fn read_private(path: &Path, file: &str) -> Result<Option<String>, DataDirError> {
+        match Self::read_secret(path, file) {
+            Err(DataDirError::AccessibleToOthers { path: file_path, mode }) => {
+                let path_shown = file_path.display();
+                tracing::warn!(target: "evenkeel", path = %path_shown, mode = format_args!("{mode:03o}"), "other users may read the secrets in this file; run `chmod 600` on it");
+                Self::read(path, file)
+            }
+            result => result,
+        }
+    }
+
     /// Replaces a file atomically and durably: readers see either the old or the new text, also after a crash.
     pub fn replace(&self, file: &str, text: &str) -> Result<(), DataDirError> {
         let target = self.path.join(file);
@@ -309,6 +322,17 @@ mod tests {
             std::os::unix::fs::chown(temp.0.join("key"), Some(12_345), None).unwrap();
             assert!(error("key").contains("another user (uid 12345)"), "{}", error("key"));
         }
+    }
+
+    #[test]
+    fn a_private_file_with_another_mode_is_read_and_a_link_is_rejected() {
+        let temp = TempPath::new("private");
+        temp.lock().replace("nodes", "secret").unwrap();
+        fs::set_permissions(temp.0.join("nodes"), Permissions::from_mode(0o660)).unwrap();
+        assert_eq!(DataDir::read_private(&temp.0, "nodes").unwrap().as_deref(), Some("secret"));
+        std::os::unix::fs::symlink(temp.0.join("nodes"), temp.0.join("link")).unwrap();
+        let error = DataDir::read_private(&temp.0, "link").unwrap_err().to_string();
+        assert!(error.contains("symbolic link"), "{error}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod actor_metrics;
 mod api;
 mod cluster;
 mod dispatch;
+mod last_uses;
 mod links;
 mod listeners;
 mod nodes;
@@ -31,6 +32,7 @@ use evenkeel_llm::{LlmApi, LlmError};
 use evenkeel_pipeline::RegistryError;
 use evenkeel_queue::queues::OpenError;
 use evenkeel_server::api_key::KeyHash;
+use evenkeel_server::audit_trail::AuditNote;
 use evenkeel_server::listener::DrainReport;
 use evenkeel_server::metrics::ServerMetrics;
 use evenkeel_server::route::{Readiness, RouteError, Routes};
@@ -40,15 +42,18 @@ use evenkeel_sql::datasource::postgres::PostgresDatasource;
 use evenkeel_sql::{SqlApi, SqlStartError};
 use evenkeel_telemetry::logs::StartupLine;
 use evenkeel_telemetry::trace::Tracer;
-use evenkeel_telemetry::{Observer, PathMetrics, RegisterError, Registry, RouterMetrics, Secret};
+use evenkeel_telemetry::{MetricDesc, Observer, PathMetrics, RegisterError, Registry, RouterMetrics, Secret};
 use evenkeel_upstream::{TlsRoots, Upstream};
 use parking_lot::Mutex;
+use serde_json::Value as Json;
 use thiserror::Error;
 use tokio::time::sleep;
 
 use crate::admin_key::{self, AdminKeyError};
+use crate::audit_file::AuditFile;
 use crate::config::{Config, ConfigErrors};
 use crate::data_dir::{DataDir, DataDirError, ServerUrls};
+use crate::key_use::KeyUses;
 use crate::node_store::NodeStore;
 use crate::sqs_key::SqsKeyError;
 use crate::tenant_store::{TenantChange, TenantStore, TenantStoreError};
@@ -66,6 +71,8 @@ pub use preflight::StartupFiles;
 pub use reload::{ReloadError, ReloadReport};
 use traces::Exporter;
 
+const AUDIT_ERRORS_TOTAL: MetricDesc =
+    MetricDesc::new("evenkeel_audit_errors_total", "audit records that could not be written to audit.log");
 /// Queues that a warning names.
 const SHARED_NAMED_MAX: usize = 10;
 
@@ -94,6 +101,7 @@ struct Core {
     router: RouterMetrics,
     readiness: Readiness,
     tls: Option<Arc<Tls>>,
+    audit: Arc<AuditFile>,
     /// Locked for the duration of a change, so that changes are applied one at a time.
     state: Mutex<State>,
 }
@@ -129,6 +137,9 @@ impl Gateway {
 
         let registry = Registry::new();
         listeners.set_metrics(&ServerMetrics::new(&registry)?);
+        let audit = Arc::new(AuditFile::new(data_dir.path(), registry.counter(AUDIT_ERRORS_TOTAL)?));
+        let audit_file = audit.clone();
+        auth.set_audit_sink(Arc::new(move |record| audit_file.record(&record)));
         let router = RouterMetrics::new(&registry)?;
         let path_metrics = PathMetrics::new(&registry)?;
         let (observer, exporter) = observer(&config, &registry, &router, &path_metrics, &roots)?;
@@ -157,9 +168,23 @@ impl Gateway {
         let state =
             Mutex::new(State { started: config.clone(), config, admin_keys, tenants, nodes, data_dir });
         let readiness = Readiness::default();
-        let core =
-            Arc::new(Core { auth, llm, queue, sql, cluster, links, registry, router, readiness, tls, state });
+        let core = Arc::new(Core {
+            auth,
+            llm,
+            queue,
+            sql,
+            cluster,
+            links,
+            registry,
+            router,
+            readiness,
+            tls,
+            audit,
+            state,
+        });
         core.restore_nodes();
+        core.restore_last_uses();
+        tokio::spawn(last_uses::store_regularly(Arc::downgrade(&core)));
         // Starts after the nodes are restored, because a job for a model that no node serves fails.
         let dispatcher = core.start_dispatcher(webhooks, queues_max)?;
         let routes = core.routes(metrics_access)?;
@@ -207,6 +232,14 @@ impl Gateway {
         self.core.reload(config)
     }
 
+    /// Records a reload, or why it was refused, in the audit log.
+    pub fn record_reload(&self, result: Result<&ReloadReport, String>) {
+        match result {
+            Ok(report) => self.core.audit.record_local("signal", "reload", report.to_json(), None),
+            Err(error) => self.core.audit.record_local("signal", "reload", Json::Null, Some(error)),
+        }
+    }
+
     /// Shuts down gracefully: reports "not ready", waits for open SQL transactions while their statements are still
     /// accepted, then closes the listener and drains requests in flight.
     pub async fn stop(self) -> io::Result<DrainReport> {
@@ -222,6 +255,7 @@ impl Gateway {
             tracing::warn!(target: "evenkeel", %error, "could not remove the server's URL from the data directory");
         }
         let (report, ()) = tokio::join!(self.serving.stop(), self.dispatcher.stop(server.limits.drain_max));
+        last_uses::store(self.core.clone(), KeyUses::default()).await;
         self.core.queue.queues.shutdown().await;
         self.core.sql.close().await;
         self.core.links.close().await;
@@ -267,8 +301,15 @@ impl Core {
     }
 
     /// Validates a change to the tenants, stores it, then applies it.
-    fn change_tenants(&self, change: TenantChange) -> Result<Option<Secret<String>>, ChangeError> {
+    fn change_tenants(
+        &self,
+        change: TenantChange,
+        audit: &AuditNote,
+    ) -> Result<Option<Secret<String>>, ChangeError> {
         let mut state = self.state.lock();
+        if let Some(before) = state.tenants.describe_one(change.tenant()) {
+            audit.set_before(before);
+        }
         let summary = change.to_string();
         let was_open = self.auth.tenants().is_empty();
         let (next, key) = state.tenants.apply(change, &state.admin_keys)?;

@@ -5,10 +5,12 @@
 
 pub mod accounts;
 pub mod admin_key;
+pub mod audit_file;
 pub mod config;
 pub mod data_dir;
 pub mod demo;
 pub mod gateway;
+pub mod key_use;
 pub mod link_page;
 pub mod node_store;
 pub mod sqs_key;

@@ -20,7 +20,7 @@ pub struct NodeStore(StoredNodes);
 impl NodeStore {
     /// Reads the nodes file; empty if it does not exist.
     pub fn read(data_dir: &Path) -> Result<Self, NodeStoreError> {
-        match DataDir::read(data_dir, FILE)? {
+        match DataDir::read_private(data_dir, FILE)? {
             Some(text) => Ok(Self(read_nodes(&data_dir.join(FILE).to_string_lossy(), &text)?)),
             None => Ok(Self::default()),
         }
@@ -104,6 +104,7 @@ mod tests {
             weight: Weight::new(2.5).unwrap(),
             api_key: Some("sk-1".to_owned().into()),
             extra_paths: Vec::new(),
+            inject_stream_options: true,
         }
     }
 
@@ -114,6 +115,7 @@ mod tests {
         store.add(NodeOptions {
             api_key: None,
             extra_paths: vec!["/v1/tokenize".to_owned()],
+            inject_stream_options: false,
             max_concurrency: Some(Concurrency::Adaptive),
             models: vec![],
             ..node("b")

@@ -28,7 +28,7 @@ pub(crate) fn derive_key(data_dir: &DataDir, purpose: &str) -> Result<[u8; 32], 
 
 /// Returns the text of a valid master key.
 fn read_text(data_dir: &DataDir) -> Result<Secret<String>, SqsKeyError> {
-    if let Some(text) = DataDir::read(data_dir.path(), FILE)? {
+    if let Some(text) = DataDir::read_private(data_dir.path(), FILE)? {
         return match MasterKey::parse(&text) {
             Ok(_) => Ok(Secret::new(text)),
             Err(_) => Err(SqsKeyError::Malformed { path: data_dir.path().join(FILE) }),

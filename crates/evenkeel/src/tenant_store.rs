@@ -6,21 +6,29 @@
 use std::fmt;
 use std::path::Path;
 
+use evenkeel_policy::account::AccountNumber;
 use evenkeel_server::access_key::MasterKey;
 use evenkeel_server::api_key::{KeyHash, make_key};
 use evenkeel_server::tenant::{TenantSettings, Tenants, TenantsError};
+use evenkeel_server::tenant_key::TenantKey;
+use evenkeel_server::unix_seconds::UnixSeconds;
 use evenkeel_telemetry::Secret;
 use serde_json::{Map, Value as Json, json};
 use thiserror::Error;
 
 use crate::accounts::{Accounts, AccountsChange, AccountsError};
-use crate::config::{ConfigErrors, describe, fingerprint, read_tenant, read_tenants, to_toml};
+use crate::config::{ConfigErrors, check_name, describe, fingerprint, read_tenant, read_tenants, to_toml};
 use crate::data_dir::{DataDir, DataDirError};
 
 const FILE: &str = "tenants.toml";
-/// Names that new tenants may not have: parts of paths, the label of further tenants in metrics, and the sender of
-/// administrators' messages. Tenants that have them are served.
-const RESERVED_NAMES: [&str; 4] = [".", "..", "other", "admin"];
+/// Names that new tenants may not have: parts of paths, the label of further tenants in metrics, the sender of
+/// administrators' messages, and the fairness key of messages without one. Tenants that have them are served.
+const RESERVED_NAMES: [&str; 5] = [".", "..", "other", "admin", "default"];
+
+/// Reports whether new tenants may not have a name: a reserved one, or one that reads as an account number.
+fn is_reserved(name: &str) -> bool {
+    RESERVED_NAMES.contains(&name) || name.parse::<AccountNumber>().is_ok()
+}
 
 /// All tenants: those in the config file and those added at run time.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +51,19 @@ pub enum TenantChange {
         name: String,
         settings: Map<String, Json>,
     },
-    /// Creates another key.
+    /// Creates a key beside the others.
+    AddKey {
+        tenant: String,
+        /// `None`: the first digits of its hash.
+        name: Option<String>,
+        expires_at: Option<UnixSeconds>,
+    },
+    /// Revokes one key.
+    RemoveKey {
+        tenant: String,
+        name: String,
+    },
+    /// Creates a key without a name and, usually, revokes all others.
     Rotate {
         name: String,
         old_keys: OldKeys,
@@ -53,11 +73,36 @@ pub enum TenantChange {
     },
 }
 
+impl TenantChange {
+    /// Names the change for the audit log.
+    pub fn action(&self) -> &'static str {
+        match self {
+            Self::Add(_) => "add tenant",
+            Self::Set { .. } => "set tenant",
+            Self::AddKey { .. } => "add key",
+            Self::RemoveKey { .. } => "remove key",
+            Self::Rotate { .. } => "rotate keys",
+            Self::Remove { .. } => "remove tenant",
+        }
+    }
+
+    /// Returns the name of the tenant that is changed.
+    pub fn tenant(&self) -> &str {
+        match self {
+            Self::Add(tenant) => &tenant.name,
+            Self::AddKey { tenant, .. } | Self::RemoveKey { tenant, .. } => tenant,
+            Self::Set { name, .. } | Self::Rotate { name, .. } | Self::Remove { name } => name,
+        }
+    }
+}
+
 impl fmt::Display for TenantChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Add(tenant) => write!(f, "added tenant {:?}", tenant.name),
             Self::Set { name, .. } => write!(f, "updated tenant {name:?}"),
+            Self::AddKey { tenant, .. } => write!(f, "added a key to tenant {tenant:?}"),
+            Self::RemoveKey { tenant, name } => write!(f, "removed key {name:?} of tenant {tenant:?}"),
             Self::Rotate { name, .. } => write!(f, "created a new key for tenant {name:?}"),
             Self::Remove { name } => write!(f, "removed tenant {name:?}"),
         }
@@ -68,7 +113,7 @@ impl fmt::Display for TenantChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldKeys {
     Revoke,
-    /// The keys stay valid until a later rotation revokes them.
+    /// The keys stay valid until a later rotation revokes them, or they expire.
     Keep,
 }
 
@@ -101,7 +146,7 @@ impl TenantStore {
     /// Logs a warning for each tenant with a name that new tenants may not have.
     pub fn warn_reserved_names(&self) {
         let tenants = self.configured.iter().chain(&self.added);
-        for tenant in tenants.filter(|tenant| RESERVED_NAMES.contains(&tenant.name.as_str())) {
+        for tenant in tenants.filter(|tenant| is_reserved(&tenant.name)) {
             tracing::warn!(target: "evenkeel", tenant = tenant.name, "this name is ambiguous in metrics, logs or paths, and new tenants may not have it; replace the tenant by one with another name");
         }
     }
@@ -120,7 +165,7 @@ impl TenantStore {
         let added = self.added.iter().map(|tenant| (tenant, "added"));
         let described = configured.chain(added).map(|(tenant, from)| {
             let mut settings = describe(tenant);
-            let keys: Vec<String> = tenant.key_hashes.iter().map(fingerprint).collect();
+            let keys: Vec<String> = tenant.keys.iter().map(|key| fingerprint(&key.hash)).collect();
             settings.insert("keys".to_owned(), json!(keys));
             let account = self.accounts.get(&tenant.name).map(|account| account.to_string());
             settings.insert("account".to_owned(), json!(account));
@@ -128,6 +173,38 @@ impl TenantStore {
             Json::Object(settings)
         });
         json!({"tenants": described.collect::<Vec<_>>()})
+    }
+
+    /// Returns the settings of a tenant and the names of its keys as JSON, without settings that have no value.
+    pub fn describe_one(&self, name: &str) -> Option<Json> {
+        let tenant = self.configured.iter().chain(&self.added).find(|tenant| tenant.name == name)?;
+        let mut settings = describe(tenant);
+        settings.retain(|_, value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()));
+        let keys: Vec<&str> = tenant.keys.iter().map(|key| key.name.as_str()).collect();
+        settings.insert("keys".to_owned(), json!(keys));
+        Some(Json::Object(settings))
+    }
+
+    /// Returns the keys of a tenant as JSON, the oldest first; `last_use` knows when each was last used.
+    pub fn describe_keys(
+        &self,
+        name: &str,
+        now: UnixSeconds,
+        last_use: impl Fn(&KeyHash) -> Option<UnixSeconds>,
+    ) -> Result<Json, TenantStoreError> {
+        let tenant = self.configured.iter().chain(&self.added).find(|tenant| tenant.name == name);
+        let tenant = tenant.ok_or_else(|| TenantStoreError::Unknown { name: name.to_owned() })?;
+        let time = |at: Option<UnixSeconds>| at.map(UnixSeconds::to_rfc3339);
+        let described = tenant.keys.iter().map(|key| {
+            json!({
+                "name": key.name,
+                "fingerprint": fingerprint(&key.hash),
+                "expires_at": time(key.expires_at),
+                "state": if key.is_expired(now) { "expired" } else { "active" },
+                "last_used_at": time(last_use(&key.hash)),
+            })
+        });
+        Ok(json!({"name": name, "keys": described.collect::<Vec<_>>()}))
     }
 
     /// Derives the AWS credentials of a tenant's SQS clients: one pair per API key, the newest last.
@@ -154,11 +231,11 @@ impl TenantStore {
                 if self.all().iter().any(|other| other.name == tenant.name) {
                     return Err(TenantStoreError::Exists { name: tenant.name });
                 }
-                if RESERVED_NAMES.contains(&tenant.name.as_str()) {
+                if is_reserved(&tenant.name) {
                     return Err(TenantsError::Reserved { name: tenant.name }.into());
                 }
                 let key = new_key()?;
-                tenant.key_hashes = vec![KeyHash::of(key.expose())];
+                tenant.keys = vec![TenantKey::unnamed(KeyHash::of(key.expose()))];
                 next.added.push(tenant);
                 Some(key)
             }
@@ -167,15 +244,30 @@ impl TenantStore {
                 next.added[index] = with_settings(&self.added[index], settings)?;
                 None
             }
+            TenantChange::AddKey { tenant, name, expires_at } => {
+                let index = self.added_index(&tenant)?;
+                let key = new_key()?;
+                let mut added = TenantKey { expires_at, ..TenantKey::unnamed(KeyHash::of(key.expose())) };
+                added.name = name.unwrap_or(added.name);
+                check_key_name(&added.name)?;
+                next.added[index].keys.push(added);
+                Some(key)
+            }
+            TenantChange::RemoveKey { tenant, name } => {
+                let keys = &mut next.added[self.added_index(&tenant)?].keys;
+                let position = keys.iter().position(|key| key.name == name);
+                keys.remove(position.ok_or(TenantStoreError::UnknownKey { tenant, name })?);
+                None
+            }
             TenantChange::Rotate { name, old_keys } => {
                 let index = self.added_index(&name)?;
                 let key = new_key()?;
-                let hashes = &mut next.added[index].key_hashes;
+                let keys = &mut next.added[index].keys;
                 match old_keys {
-                    OldKeys::Revoke => hashes.clear(),
+                    OldKeys::Revoke => keys.clear(),
                     OldKeys::Keep => {}
                 }
-                hashes.push(KeyHash::of(key.expose()));
+                keys.push(TenantKey::unnamed(KeyHash::of(key.expose())));
                 Some(key)
             }
             TenantChange::Remove { name } => {
@@ -217,12 +309,16 @@ fn with_settings(
     settings: Map<String, Json>,
 ) -> Result<TenantSettings, TenantStoreError> {
     let is_set = |key: &&str| settings.contains_key(*key);
-    if let Some(key) = ["name", "key_hashes"].into_iter().find(is_set) {
+    if let Some(key) = ["name", "key_hashes", "keys"].into_iter().find(is_set) {
         return Err(TenantStoreError::Fixed { key });
     }
     let mut all = describe(tenant);
     all.extend(settings);
-    Ok(TenantSettings { key_hashes: tenant.key_hashes.clone(), ..read_tenant(&all)? })
+    Ok(TenantSettings { keys: tenant.keys.clone(), ..read_tenant(&all)? })
+}
+
+fn check_key_name(name: &str) -> Result<(), TenantStoreError> {
+    check_name(name).map_err(|message| TenantStoreError::Settings(ConfigErrors::without_origin(message)))
 }
 
 fn new_key() -> Result<Secret<String>, TenantStoreError> {
@@ -236,6 +332,8 @@ pub enum TenantStoreError {
     Exists { name: String },
     #[error("tenant {name:?} does not exist")]
     Unknown { name: String },
+    #[error("tenant {tenant:?} has no key {name:?}")]
+    UnknownKey { tenant: String, name: String },
     #[error("tenant {name:?} is in the config file; change it there, then reload (SIGHUP)")]
     Configured { name: String },
     #[error("{key} of a tenant cannot be changed")]
@@ -277,8 +375,8 @@ mod tests {
     fn a_new_tenant_has_one_key_and_only_its_hash_is_stored() {
         let (store, key) = store().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
         let key = key.unwrap();
-        let hashes = &store.added[0].key_hashes;
-        assert!(hashes.len() == 1 && hashes[0].matches(&KeyHash::of(key.expose())));
+        let keys = &store.added[0].keys;
+        assert!(keys.len() == 1 && keys[0].hash.matches(&KeyHash::of(key.expose())));
         assert!(!format!("{store:?} {key:?}").contains(key.expose()));
     }
 
@@ -296,11 +394,47 @@ mod tests {
     fn rotating_revokes_the_old_key_unless_it_is_kept() {
         let (first, _) = store().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
         let (both, second) = first.apply(rotate("acme", OldKeys::Keep), &[]).unwrap();
-        assert_eq!(both.added[0].key_hashes.len(), 2);
+        assert_eq!(both.added[0].keys.len(), 2);
         let (alone, third) = both.apply(rotate("acme", OldKeys::Revoke), &[]).unwrap();
-        assert_eq!(alone.added[0].key_hashes.len(), 1);
-        assert!(alone.added[0].key_hashes[0].matches(&KeyHash::of(third.unwrap().expose())));
-        assert!(!alone.added[0].key_hashes[0].matches(&KeyHash::of(second.unwrap().expose())));
+        assert_eq!(alone.added[0].keys.len(), 1);
+        assert!(alone.added[0].keys[0].hash.matches(&KeyHash::of(third.unwrap().expose())));
+        assert!(!alone.added[0].keys[0].hash.matches(&KeyHash::of(second.unwrap().expose())));
+    }
+
+    fn add_key(name: Option<&str>, expires_at: Option<UnixSeconds>) -> TenantChange {
+        TenantChange::AddKey { tenant: "acme".to_owned(), name: name.map(str::to_owned), expires_at }
+    }
+
+    #[test]
+    fn a_named_key_is_added_beside_the_others_and_removed_alone() {
+        let (first, key) = store().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let at = UnixSeconds(1_800_000_000);
+        let (both, ci) = first.apply(add_key(Some("ci"), Some(at)), &[]).unwrap();
+        let added = &both.added[0].keys[1];
+        assert_eq!((added.name.as_str(), added.expires_at), ("ci", Some(at)));
+        assert!(added.hash.matches(&KeyHash::of(ci.unwrap().expose())));
+        assert_eq!(
+            apply_error(&both, add_key(Some("ci"), None)),
+            "two keys of tenant \"acme\" are named \"ci\""
+        );
+        assert!(apply_error(&both, add_key(Some("a b"), None)).starts_with("a name must be"));
+        let text = to_toml(&both.added);
+        assert_eq!(to_toml(&read_tenants("tenants.toml", &text).unwrap()), text);
+        let remove =
+            |name: &str| TenantChange::RemoveKey { tenant: "acme".to_owned(), name: name.to_owned() };
+        let (alone, none) = both.apply(remove("ci"), &[]).unwrap();
+        assert!(none.is_none() && alone.added[0].keys[0].hash.matches(&KeyHash::of(key.unwrap().expose())));
+        assert!(to_toml(&alone.added).contains("key_hashes"), "earlier versions can read it again");
+        assert_eq!(apply_error(&alone, remove("ci")), "tenant \"acme\" has no key \"ci\"");
+    }
+
+    #[test]
+    fn the_number_of_keys_is_limited() {
+        let (mut store, _) = store().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        for _ in 1..KEYS_MAX {
+            store = store.apply(add_key(None, None), &[]).unwrap().0;
+        }
+        assert_eq!(apply_error(&store, add_key(None, None)), "tenant \"acme\" has more than 16 keys");
     }
 
     #[test]
@@ -313,7 +447,7 @@ mod tests {
         let (limited, no_key) = first.apply(set(r#"{"weight": 2.5, "rpm": 60}"#), &[]).unwrap();
         let acme = &limited.added[0];
         assert_eq!((acme.weight.as_f64(), acme.rpm, no_key.is_some()), (2.5, Some(60), false));
-        assert!(acme.key_hashes[0].matches(&KeyHash::of(key.unwrap().expose())));
+        assert!(acme.keys[0].hash.matches(&KeyHash::of(key.unwrap().expose())));
         let (unlimited, _) = limited.apply(set(r#"{"rpm": null}"#), &[]).unwrap();
         assert_eq!((unlimited.added[0].weight.as_f64(), unlimited.added[0].rpm), (2.5, None));
         for (text, message) in [

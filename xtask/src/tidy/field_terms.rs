@@ -26,7 +26,7 @@ const FIELD_TERMS: &[Terms] = &[
     },
     Terms { terms: &["failover"], files: &["pipeline/src/send.rs"] },
     Terms { terms: &["retry budget"], files: &["pipeline/src/budget.rs"] },
-    Terms { terms: &["rendezvous hashing", "bounded load"], files: &["pipeline/src/pick_node/affinity.rs"] },
+    Terms { terms: &["rendezvous hashing", "bounded load"], files: &["policy/src/score/spread.rs"] },
     Terms { terms: &["sans-I/O", "state machine"], files: &["pipeline/src/load_manager.rs"] },
     Terms { terms: &["adaptive concurrency limit", "knee"], files: &["policy/src/concurrency_limit.rs"] },
     Terms { terms: &["deficit round robin", "DRR"], files: &["policy/src/drr.rs"] },

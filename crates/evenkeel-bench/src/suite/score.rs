@@ -5,7 +5,8 @@ use std::hint::black_box;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::NodeId;
 use evenkeel_policy::score::{
-    Candidate, HotColdConfig, NodeSelector, NodeStats, RequestKind, ScoreConfig, SelectionPolicy, Status,
+    Candidate, Comparison, HotColdConfig, LatencyEstimate, NodeSelector, NodeStats, RequestKind, ScoreConfig,
+    SelectionPolicy, Spread, Status,
 };
 use evenkeel_policy::weight::Weight;
 
@@ -17,6 +18,8 @@ const NODES: [u32; 3] = [3, 30, 1_000];
 
 /// Number of random numbers after which they repeat.
 const DRAWS: u32 = 1 << 10;
+
+const SPREAD: Spread = Spread { key: None, load_max: 1.25 };
 
 pub(super) fn groups() -> impl Iterator<Item = Group> {
     NODES.into_iter().map(|nodes| Group::new(format!("score/{nodes}-nodes"), move || contenders(nodes)))
@@ -59,7 +62,9 @@ fn candidates(nodes: u32) -> Vec<Candidate> {
             in_flight: Cost(u64::from(spread)),
             latency_estimate_ms: 5.0 + 200.0 * load,
         };
-        Candidate { node: NodeId(node), weight: Weight::ONE, stats }
+        let estimate = LatencyEstimate { mean_ms: stats.latency_estimate_ms, deviation_ms: 1.0 };
+        let comparison = Comparison { estimate: Some(estimate), ..Comparison::default() };
+        Candidate { node: NodeId(node), weight: Weight::ONE, stats, comparison }
     };
     (0..nodes).zip(spread).map(candidate).collect()
 }
@@ -105,8 +110,8 @@ impl Work for Pick {
     fn run(&mut self, ops: u64) {
         for _ in 0..ops {
             let random = self.random();
-            let candidates = black_box(self.candidates.as_slice());
-            black_box(self.selector.pick(candidates, RequestKind::Query, random));
+            let candidates = black_box(&mut self.candidates);
+            black_box(self.selector.pick(candidates, RequestKind::Query, SPREAD, random));
         }
     }
 }
@@ -120,7 +125,7 @@ mod tests {
     fn every_node_passes_the_gates_and_latencies_are_compared() {
         for nodes in NODES {
             let mut pick = Pick::new(SelectionPolicy::Score(ScoreConfig::default()), nodes);
-            let choice = pick.selector.pick(&pick.candidates, RequestKind::Query, 0.5).unwrap();
+            let choice = pick.selector.pick(&mut pick.candidates, RequestKind::Query, SPREAD, 0.5).unwrap();
             let ChoiceReason::Score(scored) = choice.reason else { panic!("{choice:?}") };
             assert_eq!(scored.open, nodes as usize);
             assert!(matches!(scored.latency, LatencyBasis::Relative { .. }), "{:?}", scored.latency);

@@ -3,10 +3,15 @@
 //! Guarantees: one pass over the text; lines other than samples of the wanted gauges are skipped, and so are NaN,
 //! negative and infinite values. Nothing here panics or allocates.
 
+use std::time::{Duration, SystemTime};
+
 use evenkeel_pipeline::EngineLoad;
 use serde_json::Value;
 
 use super::engine::Engine;
+
+/// Gauge of a process's start, in seconds since the epoch, which Prometheus' client libraries export.
+const START_TIME: &[u8] = b"process_start_time_seconds";
 
 /// Names of an engine's load gauges.
 struct GaugeNames {
@@ -50,11 +55,13 @@ pub(super) fn has_gauges(engine: Engine) -> bool {
 /// Parses an engine's metrics; `None` if the number of running requests is missing.
 ///
 /// An engine with several workers has a sample for each: counts are added, and `cache_used` is the highest value.
-pub fn read_metrics(engine: Engine, text: &[u8]) -> Option<EngineLoad> {
+/// The uptime is that of the process which started last, by `process_start_time_seconds`.
+pub fn read_metrics(engine: Engine, text: &[u8], now: SystemTime) -> Option<EngineLoad> {
     let names = gauge_names(engine)?;
     let mut running = None;
     let mut waiting = 0.0;
     let mut cache_used = None;
+    let mut started_at: Option<f64> = None;
     for line in text.split(|byte| *byte == b'\n') {
         let Some((name, value)) = sample(line) else { continue };
         if name == names.running.as_bytes() {
@@ -63,10 +70,23 @@ pub fn read_metrics(engine: Engine, text: &[u8]) -> Option<EngineLoad> {
             waiting += value;
         } else if names.cache_used.iter().any(|cache| name == cache.as_bytes()) {
             cache_used = Some(value.max(cache_used.unwrap_or(0.0)));
+        } else if name == START_TIME {
+            started_at = Some(value.max(started_at.unwrap_or(0.0)));
         }
     }
     // Casts saturate.
-    running.map(|running| EngineLoad { running: running as u32, waiting: waiting as u32, cache_used })
+    Some(EngineLoad {
+        running: running? as u32,
+        waiting: waiting as u32,
+        cache_used,
+        uptime: started_at.and_then(|started_at| uptime(started_at, now)),
+    })
+}
+
+/// Returns the time since `started_at`, in seconds since the epoch; none if the engine's clock is ahead.
+fn uptime(started_at: f64, now: SystemTime) -> Option<Duration> {
+    let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    Some(now.saturating_sub(Duration::try_from_secs_f64(started_at).ok()?))
 }
 
 /// Parses llama.cpp's `/slots`: counts the slots that are processing.

@@ -5,6 +5,7 @@
 //! Limits: one scrape at a time, `interval` after a success and `retry_interval` after a failure.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use evenkeel_actor::{Actor, Context, Flow, HandlerResult, Signal, TimerId};
 use evenkeel_pipeline::EngineLoad;
@@ -95,7 +96,7 @@ async fn scrape(client: &NodeClient, origins: &[Origin], engine: Engine) -> Opti
     for origin in origins {
         let Ok(reply) = client.get(origin, "/metrics").await else { continue };
         if reply.status == StatusCode::OK
-            && let Some(load) = read_metrics(engine, reply.body())
+            && let Some(load) = read_metrics(engine, reply.body(), SystemTime::now())
         {
             return Some(load);
         }

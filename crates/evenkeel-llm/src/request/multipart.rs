@@ -58,6 +58,7 @@ fn parse(content_type: &[u8], body: &Bytes) -> Result<LlmRequest, ApiError> {
         input_tokens: body.len() as u64 / BYTES_PER_TOKEN + 1,
         output_tokens_max: None,
         output_tokens_exact: None,
+        choices: 1,
         affinity: None,
         splice: None,
     })

@@ -223,10 +223,10 @@ impl RequestParser {
         let usage =
             if self.usage_splice.is_none() { IncludeUsage::Requested } else { IncludeUsage::NotRequested };
         let has_include_usage = matches!(self.endpoint, Endpoint::Chat | Endpoint::Completions);
+        let choices = self.choices.max(1).saturating_mul(self.prompts);
         let output_tokens_max = if self.endpoint.has_no_tokens() {
             Some(0)
         } else {
-            let choices = self.choices.max(1).saturating_mul(self.prompts);
             self.output_tokens_max.map(|(_, tokens)| tokens.saturating_mul(choices))
         };
         let (input_tokens, output_tokens_exact) = match self.endpoint {
@@ -246,6 +246,7 @@ impl RequestParser {
             input_tokens,
             output_tokens_max,
             output_tokens_exact,
+            choices,
             splice: self.usage_splice.filter(|_| has_include_usage && self.mode == ResponseMode::Stream),
         })
     }

@@ -77,7 +77,7 @@ fn only_media_and_extra_paths_may_be_empty() {
 
 #[test]
 fn an_incomplete_json_body_is_an_error() {
-    let usage = Some(Usage { input: 1, output: 2 });
+    let usage = Some(Usage { input: 1, cached: 0, output: 2 });
     let reported = |body: &str| check_json(body.as_bytes()).map(|body| body.usage);
     assert_eq!(reported(r#"{"usage":{"prompt_tokens":1,"completion_tokens":2}} "#), Ok(usage));
     assert_eq!(reported("\u{FEFF}{\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}"), Ok(usage));

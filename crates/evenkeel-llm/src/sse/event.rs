@@ -5,13 +5,14 @@ use std::borrow::Cow;
 use super::boundary::lines;
 use crate::json::{Cursor, JsonError, JsonErrorKind, Kind};
 use crate::response_check::BYTE_ORDER_MARK;
-use crate::usage::UsageFields;
+use crate::usage::{TextLength, UsageFields};
 
 /// A parsed event; empty if it is not JSON.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SseEvent {
-    /// Number of content deltas.
-    pub(super) tokens: u64,
+    /// Number of deltas with generated text.
+    pub(super) deltas: u64,
+    pub(super) text: TextLength,
     pub(super) usage: UsageFields,
     pub(super) done: bool,
     /// An end-of-stream marker that carries nothing else.
@@ -30,20 +31,6 @@ const END_MARKERS: [&[u8]; 6] = [
     b"response.failed",
     b"transcript.text.done",
     b"speech.audio.done",
-];
-
-/// Fields that contain content, in any of the APIs.
-const CONTENT_FIELDS: [&[u8]; 10] = [
-    b"content",
-    b"text",
-    b"reasoning_content",
-    b"reasoning",
-    b"tool_calls",
-    b"function_call",
-    b"refusal",
-    b"partial_json",
-    b"thinking",
-    b"audio",
 ];
 
 impl SseEvent {
@@ -67,6 +54,8 @@ impl SseEvent {
 
     fn read_json(data: &[u8]) -> Result<Self, JsonError> {
         let mut parsed = Self::default();
+        let mut delta = TextLength::default();
+        let mut is_audio = false;
         let mut cursor = Cursor::new(data);
         cursor.object(|name, cursor| match name.raw() {
             b"choices" => parsed.read_choices(cursor),
@@ -83,23 +72,34 @@ impl SseEvent {
                 parsed.done |= END_MARKERS.contains(&kind.raw());
                 parsed.is_bare_end |= kind.raw() == b"message_stop";
                 parsed.error |= matches!(kind.raw(), b"error" | b"response.failed");
+                is_audio = kind.raw().ends_with(b"audio.delta");
                 Ok(())
             }
-            b"delta" => {
-                parsed.tokens += u64::from(has_content(cursor)?);
-                Ok(())
+            b"delta" => read_delta(&mut delta, cursor),
+            b"message" | b"response" if cursor.kind()? == Kind::Object => {
+                let is_start = name.raw() == b"message";
+                cursor.object(|name, cursor| {
+                    if name.raw() != b"usage" {
+                        return cursor.skip();
+                    }
+                    let usage = UsageFields::read(cursor)?;
+                    parsed.usage.update(if is_start { usage.without_output() } else { usage });
+                    Ok(())
+                })
             }
-            b"message" | b"response" if cursor.kind()? == Kind::Object => cursor.object(|name, cursor| {
-                if name.raw() != b"usage" {
-                    return cursor.skip();
-                }
-                parsed.usage.update(UsageFields::read(cursor)?);
-                Ok(())
-            }),
             _ => cursor.skip(),
         })?;
         cursor.end()?;
+        // A delta of audio is base64.
+        if !is_audio {
+            parsed.add_delta(delta);
+        }
         Ok(parsed)
+    }
+
+    fn add_delta(&mut self, text: TextLength) {
+        self.deltas += u64::from(text.bytes() > 0);
+        self.text += text;
     }
 
     fn read_choices(&mut self, cursor: &mut Cursor<'_>) -> Result<(), JsonError> {
@@ -112,15 +112,13 @@ impl SseEvent {
             if cursor.kind()? != Kind::Object {
                 return cursor.skip();
             }
-            let mut found = false;
-            cursor.object(|name, cursor| {
-                if !matches!(name.raw(), b"delta" | b"text") {
-                    return cursor.skip();
-                }
-                found |= has_content(cursor)?;
-                Ok(())
+            let mut text = TextLength::default();
+            cursor.object(|name, cursor| match name.raw() {
+                b"delta" => read_delta(&mut text, cursor),
+                b"text" => text.read_field(b"text", cursor),
+                _ => cursor.skip(),
             })?;
-            self.tokens += u64::from(found);
+            self.add_delta(text);
             Ok(())
         })?;
         self.choices = Some(choices);
@@ -156,30 +154,13 @@ fn is_json(data: &[u8]) -> bool {
     data.trim_ascii().is_empty() || !matches!(read, Err(JsonError { kind: JsonErrorKind::Syntax, .. }))
 }
 
-/// Reads a delta and reports whether it has content.
-fn has_content(cursor: &mut Cursor<'_>) -> Result<bool, JsonError> {
-    match cursor.kind()? {
-        Kind::Text => Ok(!cursor.text()?.raw().is_empty()),
-        Kind::Object => {
-            let mut found = false;
-            cursor.object(|name, cursor| {
-                if !CONTENT_FIELDS.contains(&name.raw()) {
-                    return cursor.skip();
-                }
-                match cursor.kind()? {
-                    Kind::Text => found |= !cursor.text()?.raw().is_empty(),
-                    Kind::Object | Kind::Array => {
-                        found = true;
-                        cursor.skip()?;
-                    }
-                    Kind::Number | Kind::Bool | Kind::Null => cursor.skip()?,
-                }
-                Ok(())
-            })?;
-            Ok(found)
-        }
-        Kind::Array | Kind::Number | Kind::Bool | Kind::Null => cursor.skip().map(|()| false),
+/// Reads a delta: a string, or an object with generated text.
+fn read_delta(text: &mut TextLength, cursor: &mut Cursor<'_>) -> Result<(), JsonError> {
+    if cursor.kind()? == Kind::Text {
+        *text += TextLength::of_content(cursor.text()?.len() as u64);
+        return Ok(());
     }
+    text.read(cursor)
 }
 
 /// Returns the value of a field in a line.

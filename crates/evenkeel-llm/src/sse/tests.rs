@@ -14,7 +14,7 @@ fn a_chunk_of_complete_events_is_passed_on_without_a_copy() {
     let mut scanner = Scanner::new(HideUsage::Usage);
     let totals = scanner.scan(chunk.clone(), &mut out);
     assert_eq!((out.len(), out[0].as_ptr(), out[0].len()), (1, chunk.as_ptr(), chunk.len()));
-    assert_eq!(totals.tokens, 2);
+    assert_eq!((totals.deltas, totals.text.bytes()), (2, 4));
 }
 
 #[test]
@@ -22,8 +22,8 @@ fn only_the_extra_usage_event_is_hidden() {
     let stream = [ROLE, TOKEN, TOKEN, USAGE, DONE].concat();
     let (passed, totals, end) = scanned(HideUsage::Usage, &[&stream]);
     assert_eq!(passed, [ROLE, TOKEN, TOKEN, DONE].concat());
-    let usage = Some(Usage { input: 3, output: 2 });
-    assert_eq!(totals, StreamTotals { tokens: 2, usage, done: true, ..StreamTotals::default() });
+    let usage = Some(Usage { input: 3, cached: 0, output: 2 });
+    assert_eq!(totals, StreamTotals { usage, done: true, ..deltas(2) });
     assert_eq!(end, StreamEnd::Complete);
     assert_eq!(scanned(HideUsage::Nothing, &[&stream]), (stream, totals, end));
 }
@@ -63,12 +63,8 @@ fn usage_is_read_in_every_api() {
         r#"{"type":"response.output_text.delta","delta":"hi"}"#,
         r#"{"type":"response.completed","response":{"usage":{"input_tokens":9,"output_tokens":4}}}"#,
     ];
-    let totals = StreamTotals {
-        tokens: 1,
-        usage: Some(Usage { input: 9, output: 4 }),
-        done: true,
-        ..StreamTotals::default()
-    };
+    let totals =
+        StreamTotals { usage: Some(Usage { input: 9, cached: 0, output: 4 }), done: true, ..deltas(1) };
     for api in [&anthropic[..], &responses[..]] {
         let stream: String = api.iter().map(|data| format!("event: x\ndata: {data}\n\n")).collect();
         assert_eq!(scanned(HideUsage::Usage, &[&stream]), (stream, totals, StreamEnd::Complete));
@@ -76,20 +72,43 @@ fn usage_is_read_in_every_api() {
 }
 
 #[test]
-fn every_kind_of_content_counts_as_a_token_unless_it_is_empty() {
-    for (choice, tokens) in [
-        (r#"{"delta":{"content":"x"}}"#, 1),
-        (r#"{"delta":{"reasoning_content":"x","content":null}}"#, 1),
-        (r#"{"delta":{"tool_calls":[{"function":{"arguments":"{"}}]}}"#, 1),
-        (r#"{"text":"x"}"#, 1),
-        (r#"{"text":""}"#, 0),
-        (r#"{"delta":{"role":"assistant","content":""}}"#, 0),
-        (r#"{"delta":{},"finish_reason":"stop"}"#, 0),
-        (r#"{"delta":{"content":"x"}},{"delta":{"content":"y"}}"#, 2),
+fn only_generated_text_counts_however_much_json_surrounds_it() {
+    let logprobs = r#""logprobs":{"content":[{"token":"x","logprob":-0.1,"bytes":[120],"top_logprobs":[]}]}"#;
+    for (event, deltas, bytes) in [
+        (format!(r#"{{"choices":[{{"delta":{{"content":"x"}},{logprobs}}}]}}"#), 1, 1),
+        (r#"{"choices":[{"delta":{"reasoning_content":"xy","reasoning":"xy","content":null}}]}"#.to_owned(), 1, 2),
+        (
+            r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"call_1","function":{"name":"f","arguments":"{\"a\""}}]}}]}"#
+                .to_owned(),
+            1,
+            4,
+        ),
+        (r#"{"choices":[{"delta":{"tool_calls":[{"id":"call_1","function":{"name":"f","arguments":""}}]}}]}"#.to_owned(), 0, 0),
+        (r#"{"choices":[{"text":"xyz","logprobs":{"tokens":["xyz"],"text_offset":[0]}}]}"#.to_owned(), 1, 3),
+        (r#"{"choices":[{"text":""}]}"#.to_owned(), 0, 0),
+        (r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#.to_owned(), 0, 0),
+        (r#"{"choices":[{"delta":{"audio":{"data":"AAAA","transcript":"hi"}}}]}"#.to_owned(), 1, 2),
+        (r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#.to_owned(), 0, 0),
+        (r#"{"choices":[{"delta":{"content":"x"}},{"delta":{"content":"y"}}]}"#.to_owned(), 2, 2),
+        (r#"{"type":"content_block_delta","delta":{"type":"thinking_delta","thinking":"hm"}}"#.to_owned(), 1, 2),
+        (r#"{"type":"content_block_delta","delta":{"type":"signature_delta","signature":"AAAA"}}"#.to_owned(), 0, 0),
+        (r#"{"type":"content_block_delta","delta":{"type":"input_json_delta","partial_json":"{\"a"}}"#.to_owned(), 1, 3),
+        (r#"{"type":"response.function_call_arguments.delta","delta":"{}"}"#.to_owned(), 1, 2),
+        (r#"{"delta":"AAAA","type":"response.output_audio.delta"}"#.to_owned(), 0, 0),
+        (r#"{"type":"response.output_audio_transcript.delta","delta":"hi"}"#.to_owned(), 1, 2),
+        (r#"{"type":"response.output_text.done","text":"hi"}"#.to_owned(), 0, 0),
+        (r#"{"type":"response.completed","response":{"output":[{"content":[{"text":"hi"}]}]}}"#.to_owned(), 0, 0),
     ] {
-        let event = format!("data: {{\"choices\":[{choice}]}}\n\n");
-        assert_eq!(scanned(HideUsage::Nothing, &[&event]).1.tokens, tokens, "{choice}");
+        let totals = scanned(HideUsage::Nothing, &[&format!("data: {event}\n\n")]).1;
+        assert_eq!((totals.deltas, totals.text.bytes()), (deltas, bytes), "{event}");
     }
+}
+
+#[test]
+fn the_placeholder_for_the_output_at_the_start_of_a_message_is_ignored() {
+    let start = r#"{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":1}}}"#;
+    let totals = scanned(HideUsage::Nothing, &[&format!("data: {start}\n\n")]).1;
+    assert_eq!(totals.usage, Some(Usage { input: 9, cached: 0, output: 0 }));
 }
 
 #[test]
@@ -162,8 +181,13 @@ fn comments_pings_and_plain_errors_are_valid_events() {
     }
 }
 
+/// Returns the totals of deltas that each have the content "hi".
+fn deltas(count: u64) -> StreamTotals {
+    StreamTotals { deltas: count, text: TextLength::of_content(2 * count), ..StreamTotals::default() }
+}
+
 fn one_token() -> StreamTotals {
-    StreamTotals { tokens: 1, ..StreamTotals::default() }
+    deltas(1)
 }
 
 fn scanned(hide: HideUsage, chunks: &[&str]) -> (String, StreamTotals, StreamEnd) {

@@ -4,36 +4,41 @@
 //! an evicted tenant starts again from the model's average.
 
 use core::hash::Hash;
+use core::ops::RangeInclusive;
 use std::collections::HashMap;
 
 use evenkeel_pipeline::ModelId;
-use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::{Ewma, Gains};
 use evenkeel_policy::id::TenantId;
 
 use super::Usage;
-use crate::request::LlmRequest;
+use crate::request::{LlmRequest, TOKEN_BYTES};
 
 /// Output tokens assumed without history and without a client's limit.
 const OUTPUT_DEFAULT: u64 = 256;
 /// Maximum of output tokens assumed without history if the client sets a limit, because many limits are never reached.
 const OUTPUT_DEFAULT_MAX: u64 = 1_024;
 
-/// Average output lengths, by tenant and model.
+/// Tokens from which a response says how long the model's tokens are.
+const SAMPLE_TOKENS_MIN: u64 = 16;
+/// Plausible average lengths of a token: hidden reasoning makes them look shorter, merged deltas longer.
+const TOKEN_BYTES_RANGE: RangeInclusive<f64> = 1.0..=8.0;
+
+/// Average output lengths by tenant and model, and average token lengths by model.
 #[derive(Clone, Debug)]
 pub struct Forecast {
     by_tenant: Averages<(TenantId, ModelId)>,
     by_model: Averages<ModelId>,
+    token_bytes: Averages<ModelId>,
 }
 
 impl Forecast {
     pub fn new(entries_max: usize) -> Self {
-        Self { by_tenant: Averages::new(entries_max), by_model: Averages::new(entries_max) }
-    }
-
-    /// Estimates the cost of a request.
-    pub fn estimate(&self, tenant: TenantId, model: ModelId, request: &LlmRequest) -> Cost {
-        self.usage(tenant, model, request).cost()
+        Self {
+            by_tenant: Averages::new(entries_max),
+            by_model: Averages::new(entries_max),
+            token_bytes: Averages::new(entries_max),
+        }
     }
 
     /// Estimates the usage of a request.
@@ -47,6 +52,7 @@ impl Forecast {
         };
         Usage {
             input: request.input_tokens,
+            cached: 0,
             output: output.min(request.output_tokens_max.unwrap_or(u64::MAX)),
         }
     }
@@ -58,6 +64,19 @@ impl Forecast {
         self.by_model.record(model, output);
     }
 
+    /// Records generated text whose number of tokens is known.
+    pub fn record_text(&mut self, model: ModelId, bytes: u64, tokens: u64) {
+        let token_bytes = bytes as f64 / tokens as f64;
+        if tokens >= SAMPLE_TOKENS_MIN && TOKEN_BYTES_RANGE.contains(&token_bytes) {
+            self.token_bytes.record(model, token_bytes);
+        }
+    }
+
+    /// Returns the average length of a model's tokens in bytes of text.
+    pub fn token_bytes(&self, model: ModelId) -> f64 {
+        self.token_bytes.mean(&model).unwrap_or(TOKEN_BYTES as f64)
+    }
+
     /// Forgets a tenant, whose ID may be reused.
     pub fn forget_tenant(&mut self, tenant: TenantId) {
         self.by_tenant.retain(|(known, _)| *known != tenant);
@@ -67,6 +86,7 @@ impl Forecast {
     pub fn forget_model(&mut self, model: ModelId) {
         self.by_tenant.retain(|(_, known)| *known != model);
         self.by_model.retain(|known| *known != model);
+        self.token_bytes.retain(|known| *known != model);
     }
 }
 
@@ -126,36 +146,51 @@ mod tests {
     }
 
     #[test]
+    fn the_length_of_tokens_is_learned_from_responses_that_are_long_and_plausible_enough() {
+        let mut forecast = Forecast::new(10);
+        forecast.record_text(MODEL, 60, SAMPLE_TOKENS_MIN - 1);
+        forecast.record_text(MODEL, 10, 100);
+        forecast.record_text(MODEL, 10_000, 100);
+        forecast.record_text(MODEL, 10, 0);
+        assert!((forecast.token_bytes(MODEL) - 4.0).abs() < 1e-9);
+        forecast.record_text(MODEL, 300, 100);
+        assert!((forecast.token_bytes(MODEL) - 3.0).abs() < 1e-9);
+        forecast.forget_model(MODEL);
+        assert!((forecast.token_bytes(MODEL) - 4.0).abs() < 1e-9);
+    }
+
+    #[test]
     fn a_new_tenant_starts_from_the_models_average() {
         let mut forecast = Forecast::new(10);
-        forecast.record(ALICE, MODEL, Usage { input: 1, output: 100 });
+        forecast.record(ALICE, MODEL, Usage { input: 1, cached: 0, output: 100 });
         assert_eq!(output(&forecast, BOB, None), 100);
-        forecast.record(BOB, MODEL, Usage { input: 1, output: 20 });
+        forecast.record(BOB, MODEL, Usage { input: 1, cached: 0, output: 20 });
         assert_eq!((output(&forecast, ALICE, None), output(&forecast, BOB, None)), (100, 20));
-        forecast.record(BOB, MODEL, Usage { input: 1, output: 28 });
+        forecast.record(BOB, MODEL, Usage { input: 1, cached: 0, output: 28 });
         assert_eq!(output(&forecast, BOB, None), 21);
     }
 
     #[test]
     fn the_estimate_never_exceeds_the_clients_limit() {
         let mut forecast = Forecast::new(10);
-        forecast.record(ALICE, MODEL, Usage { input: 1, output: 100 });
+        forecast.record(ALICE, MODEL, Usage { input: 1, cached: 0, output: 100 });
         assert_eq!(output(&forecast, ALICE, Some(30)), 30);
         assert_eq!(output(&forecast, ALICE, Some(0)), 0);
     }
 
     #[test]
-    fn the_estimate_is_the_input_and_twice_the_output() {
+    fn the_estimate_is_the_input_and_the_expected_output() {
         let request = request(Some(64));
-        assert_eq!(Forecast::new(10).estimate(ALICE, MODEL, &request), Cost(request.input_tokens + 128));
+        let usage = Forecast::new(10).usage(ALICE, MODEL, &request);
+        assert_eq!(usage, Usage { input: request.input_tokens, cached: 0, output: 64 });
     }
 
     #[test]
     fn the_number_of_averages_is_limited_and_recently_updated_ones_are_kept() {
         let mut forecast = Forecast::new(8);
         for other in 10..1_000 {
-            forecast.record(ALICE, MODEL, Usage { input: 1, output: 7 });
-            forecast.record(TenantId(other), MODEL, Usage { input: 1, output: 500 });
+            forecast.record(ALICE, MODEL, Usage { input: 1, cached: 0, output: 7 });
+            forecast.record(TenantId(other), MODEL, Usage { input: 1, cached: 0, output: 500 });
             assert!(forecast.by_tenant.young.len() + forecast.by_tenant.old.len() <= 8);
         }
         assert_eq!(output(&forecast, ALICE, None), 7);
@@ -165,8 +200,8 @@ mod tests {
     #[test]
     fn a_reused_id_inherits_nothing() {
         let mut forecast = Forecast::new(10);
-        forecast.record(ALICE, MODEL, Usage { input: 1, output: 100 });
-        forecast.record(BOB, MODEL, Usage { input: 1, output: 900 });
+        forecast.record(ALICE, MODEL, Usage { input: 1, cached: 0, output: 100 });
+        forecast.record(BOB, MODEL, Usage { input: 1, cached: 0, output: 900 });
         forecast.forget_tenant(BOB);
         assert_eq!(output(&forecast, BOB, None), 200);
         forecast.forget_model(MODEL);

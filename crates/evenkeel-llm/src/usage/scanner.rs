@@ -1,13 +1,13 @@
-//! Finds `usage` in a JSON body while it passes through, without buffering the body.
+//! Finds `usage` and the length of the generated text in a JSON body while it passes through, without buffering the body.
 //!
 //! Limits: buffers at most [`VALUE_BYTES_MAX`] + 1 bytes of the value of `usage`; a value over the limit is ignored.
 
+use super::generated_text::{TextField, TextLength};
 use super::{Usage, UsageFields};
-use crate::json::Cursor;
+use crate::json::{Cursor, utf8_len};
 
 /// Maximum length of the `usage` value, in bytes.
 const VALUE_BYTES_MAX: usize = 4_096;
-const FIELD_NAME: &[u8] = b"usage";
 
 /// Scanner of a JSON body in chunks of any size.
 ///
@@ -16,10 +16,19 @@ const FIELD_NAME: &[u8] = b"usage";
 pub struct UsageScanner {
     depth: u32,
     state: ScanState,
-    /// Match of the current key of the top-level object with [`FIELD_NAME`].
-    field: FieldState,
+    string: StringRole,
+    name: FieldName,
+    /// Field whose value comes next.
+    field: Option<TextField>,
+    /// Meaning of the current field of the top-level object.
+    top_level: TopLevelField,
+    /// Depth of the object that contains a field without generated text, while in its value.
+    skipped_from: Option<u32>,
+    /// Depth of the object that contains a tool's arguments, while in them.
+    arguments_from: Option<u32>,
     value: Vec<u8>,
     fields: UsageFields,
+    text: TextLength,
 }
 
 /// Position in the JSON text.
@@ -29,32 +38,76 @@ enum ScanState {
     OutsideString,
     InString,
     Escaped,
+    /// Within the digits of a `\u` escape.
+    Unicode {
+        digits: u8,
+        unit: u32,
+    },
 }
 
-/// State of the current field of the top-level object.
+/// Role of the current string.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum FieldState {
+enum StringRole {
+    /// A field's name, or a string in an array.
+    #[default]
+    Name,
+    /// Generated text.
+    Text(TextField),
+    OtherValue,
+}
+
+/// Current field of the top-level object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum TopLevelField {
     #[default]
     Other,
-    /// This many bytes of the key match [`FIELD_NAME`] so far.
-    Matching(usize),
-    /// The last string is `usage`; it is a key if an object follows.
-    Matched,
+    Output,
+    Usage,
     /// The value of `usage` is being buffered.
     Buffering,
+}
+
+/// A field's name, as far as it can have a meaning.
+#[derive(Clone, Copy, Debug, Default)]
+struct FieldName {
+    bytes: [u8; TextField::NAME_BYTES_MAX],
+    /// Beyond the capacity if the name is too long or has an escape.
+    len: usize,
+}
+
+impl FieldName {
+    fn push(&mut self, byte: u8) {
+        if let Some(free) = self.bytes.get_mut(self.len) {
+            *free = byte;
+        }
+        self.len = self.len.saturating_add(1);
+    }
+
+    fn invalidate(&mut self) {
+        self.len = usize::MAX;
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
 }
 
 impl UsageScanner {
     /// Scans the next chunk.
     pub fn scan(&mut self, chunk: &[u8]) {
         for &byte in chunk {
-            if self.field == FieldState::Buffering {
+            if self.top_level == TopLevelField::Buffering {
                 self.buffer(byte);
             }
+            let was_in_arguments = self.arguments_from.is_some();
             match self.state {
                 ScanState::OutsideString => self.outside_string(byte),
-                ScanState::Escaped => self.state = ScanState::InString,
                 ScanState::InString => self.in_string(byte),
+                ScanState::Escaped => self.escaped(byte),
+                ScanState::Unicode { digits, unit } => self.unicode(byte, digits, unit),
+            }
+            if was_in_arguments || self.arguments_from.is_some() {
+                self.text.add(TextField::Arguments, 1);
             }
         }
     }
@@ -64,58 +117,117 @@ impl UsageScanner {
         self.fields.usage()
     }
 
+    /// Returns the length of the generated text scanned so far.
+    pub fn text(&self) -> TextLength {
+        self.text
+    }
+
     fn outside_string(&mut self, byte: u8) {
         match byte {
             b'"' => {
                 self.state = ScanState::InString;
-                if self.depth == 1 {
-                    self.field = FieldState::Matching(0);
+                self.string = match self.field.take() {
+                    None => StringRole::Name,
+                    Some(field) if self.is_counting() => StringRole::Text(field),
+                    Some(_) => StringRole::OtherValue,
+                };
+                if self.string == StringRole::Name {
+                    self.name = FieldName::default();
                 }
             }
-            b'{' if self.depth == 1 && self.field == FieldState::Matched => {
-                self.depth = 2;
-                self.field = FieldState::Buffering;
-                self.value.clear();
-                self.value.push(b'{');
-            }
-            b'{' | b'[' => {
-                // A top-level array has no `usage` field: start at depth 2, so that nothing in it counts as top level.
-                self.depth = if self.depth == 0 && byte == b'[' { 2 } else { self.depth.saturating_add(1) };
-            }
-            b'}' | b']' => {
-                self.depth = self.depth.saturating_sub(1);
-                if self.depth == 1 && self.field == FieldState::Buffering {
-                    self.parse_value();
-                }
-            }
-            b',' if self.depth == 1 => self.field = FieldState::Other,
+            b':' => self.begin_field(),
+            b'{' | b'[' => self.open(byte),
+            b'}' | b']' => self.close(),
+            b',' => self.field = None,
             _ => {}
         }
     }
 
+    fn begin_field(&mut self) {
+        let name = self.name.as_bytes();
+        self.field = Some(TextField::of(name));
+        if self.depth == 1 {
+            self.top_level = match name {
+                b"usage" => TopLevelField::Usage,
+                name if TextField::is_output(name) => TopLevelField::Output,
+                _ => TopLevelField::Other,
+            };
+        }
+    }
+
+    fn open(&mut self, byte: u8) {
+        let field = self.field.take();
+        if byte == b'{' && self.depth == 1 && self.top_level == TopLevelField::Usage && field.is_some() {
+            self.top_level = TopLevelField::Buffering;
+            self.value.clear();
+            self.value.push(b'{');
+        }
+        if self.is_counting() {
+            match field {
+                Some(TextField::Skipped) => self.skipped_from = Some(self.depth),
+                Some(TextField::Arguments) if byte == b'{' => self.arguments_from = Some(self.depth),
+                _ => {}
+            }
+        }
+        // A top-level array has no fields: start at depth 2, so that nothing in it counts as top level.
+        self.depth = if self.depth == 0 && byte == b'[' { 2 } else { self.depth.saturating_add(1) };
+    }
+
+    fn close(&mut self) {
+        self.field = None;
+        self.depth = self.depth.saturating_sub(1);
+        let depth = Some(self.depth);
+        self.skipped_from = self.skipped_from.filter(|_| self.skipped_from != depth);
+        self.arguments_from = self.arguments_from.filter(|_| self.arguments_from != depth);
+        if self.depth == 1 && self.top_level == TopLevelField::Buffering {
+            self.parse_value();
+        }
+    }
+
+    /// Reports whether the current position is in the output, outside of fields that are not read.
+    fn is_counting(&self) -> bool {
+        self.top_level == TopLevelField::Output
+            && self.skipped_from.is_none()
+            && self.arguments_from.is_none()
+    }
+
     fn in_string(&mut self, byte: u8) {
-        match (byte, self.field) {
-            (b'"', field) => {
-                self.state = ScanState::OutsideString;
-                if self.depth == 1 {
-                    self.field = if field == FieldState::Matching(FIELD_NAME.len()) {
-                        FieldState::Matched
-                    } else {
-                        FieldState::Other
-                    };
-                }
-            }
-            (b'\\', _) => {
+        match (byte, self.string) {
+            (b'"', _) => self.state = ScanState::OutsideString,
+            (b'\\', role) => {
                 self.state = ScanState::Escaped;
-                if self.depth == 1 {
-                    self.field = FieldState::Other;
+                if role == StringRole::Name {
+                    self.name.invalidate();
                 }
             }
-            (byte, FieldState::Matching(so_far)) if self.depth == 1 => {
-                let fits = FIELD_NAME.get(so_far) == Some(&byte);
-                self.field = if fits { FieldState::Matching(so_far + 1) } else { FieldState::Other };
-            }
-            _ => {}
+            (byte, StringRole::Name) => self.name.push(byte),
+            (_, StringRole::Text(field)) => self.text.add(field, 1),
+            (_, StringRole::OtherValue) => {}
+        }
+    }
+
+    fn escaped(&mut self, byte: u8) {
+        if byte == b'u' {
+            self.state = ScanState::Unicode { digits: 0, unit: 0 };
+            return;
+        }
+        self.end_escape(1);
+    }
+
+    fn unicode(&mut self, byte: u8, digits: u8, unit: u32) {
+        let unit = unit << 4 | char::from(byte).to_digit(16).unwrap_or(0);
+        if digits == 3 {
+            self.end_escape(utf8_len(unit) as u64);
+        } else {
+            self.state = ScanState::Unicode { digits: digits + 1, unit };
+        }
+    }
+
+    /// Ends an escape that stands for a character of this length.
+    fn end_escape(&mut self, len: u64) {
+        self.state = ScanState::InString;
+        if let StringRole::Text(field) = self.string {
+            self.text.add(field, len);
         }
     }
 
@@ -126,7 +238,7 @@ impl UsageScanner {
     }
 
     fn parse_value(&mut self) {
-        self.field = FieldState::Other;
+        self.top_level = TopLevelField::Other;
         if self.value.len() > VALUE_BYTES_MAX {
             return;
         }
@@ -150,7 +262,7 @@ mod tests {
             let mut scanner = UsageScanner::default();
             scanner.scan(&BODY[..at]);
             scanner.scan(&BODY[at..]);
-            assert_eq!(scanner.usage(), Some(Usage { input: 3, output: 4 }), "cut at {at}");
+            assert_eq!(scanner.usage(), Some(Usage { input: 3, cached: 0, output: 4 }), "cut at {at}");
         }
     }
 
@@ -161,7 +273,7 @@ mod tests {
             Usage::from_json(body.as_bytes())
         };
         let room = VALUE_BYTES_MAX - r#"{"prompt_tokens":3}"#.len();
-        assert_eq!(padded(room), Some(Usage { input: 3, output: 0 }));
+        assert_eq!(padded(room), Some(Usage { input: 3, cached: 0, output: 0 }));
         assert_eq!(padded(room + 1), None);
     }
 }

@@ -1,9 +1,13 @@
 //! Parsing of engines' load metrics: recorded pages and arbitrary bytes.
 
+use std::time::{Duration, SystemTime};
+
 use evenkeel_llm::{Engine, read_metrics, read_slots};
 use evenkeel_pipeline::EngineLoad;
 use proptest::prelude::*;
 use serde_json::json;
+
+const NOW: SystemTime = SystemTime::UNIX_EPOCH;
 
 const VLLM: &str = r#"# HELP python_gc_objects_collected_total Objects collected during gc
 # TYPE python_gc_objects_collected_total counter
@@ -64,7 +68,7 @@ tgi_request_generated_tokens_sum 8123
 ";
 
 fn load(running: u32, waiting: u32, cache_used: Option<f64>) -> Option<EngineLoad> {
-    Some(EngineLoad { running, waiting, cache_used })
+    Some(EngineLoad { running, waiting, cache_used, ..EngineLoad::default() })
 }
 
 const METRICS: [(Engine, &str); 5] = [
@@ -77,7 +81,8 @@ const METRICS: [(Engine, &str); 5] = [
 
 #[test]
 fn the_metrics_of_every_engine_are_parsed() {
-    let read: Vec<_> = METRICS.iter().map(|(engine, text)| read_metrics(*engine, text.as_bytes())).collect();
+    let read: Vec<_> =
+        METRICS.iter().map(|(engine, text)| read_metrics(*engine, text.as_bytes(), NOW)).collect();
     assert_eq!(
         read,
         [
@@ -92,15 +97,15 @@ fn the_metrics_of_every_engine_are_parsed() {
 
 #[test]
 fn the_metrics_of_another_engine_are_ignored() {
-    assert_eq!(read_metrics(Engine::Tgi, VLLM.as_bytes()), None);
+    assert_eq!(read_metrics(Engine::Tgi, VLLM.as_bytes(), NOW), None);
     for engine in [Engine::Ollama, Engine::LmStudio, Engine::Unknown] {
-        assert_eq!(read_metrics(engine, VLLM.as_bytes()), None);
+        assert_eq!(read_metrics(engine, VLLM.as_bytes(), NOW), None);
     }
 }
 
 #[test]
 fn odd_lines_and_invalid_values_are_skipped() {
-    let read = |text: &str| read_metrics(Engine::Vllm, text.as_bytes());
+    let read = |text: &str| read_metrics(Engine::Vllm, text.as_bytes(), NOW);
     let running = "vllm:num_requests_running";
     assert_eq!(read(&format!("{running}{{a=\"}} 9\\\"\",b=\"{{\"}} 5 1700000000000\r\n")), load(5, 0, None));
     assert_eq!(read(&format!("  {running}\t6  ")), load(6, 0, None));
@@ -108,6 +113,25 @@ fn odd_lines_and_invalid_values_are_skipped() {
     for odd in [" NaN", " -1", " +Inf", " ", "", "{a=\"b\"", "{a=\"b} 5", " x", "_extra 9", "{} "] {
         assert_eq!(read(&format!("{running}{odd}\n# {running} 7\n")), None, "{odd}");
     }
+}
+
+#[test]
+fn the_uptime_is_that_of_the_process_that_started_last() {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_100);
+    let uptime = |text: &str| {
+        let text = format!("vllm:num_requests_running 1\n{text}");
+        read_metrics(Engine::Vllm, text.as_bytes(), now).unwrap().uptime
+    };
+    let started = "process_start_time_seconds 1.70000000025e+09\n";
+    assert_eq!(uptime(started), Some(Duration::from_millis(99_750)));
+    assert_eq!(uptime(&format!("process_start_time_seconds 1e9\n{started}")), uptime(started));
+    assert_eq!(
+        uptime("process_start_time_seconds 2e9\n"),
+        Some(Duration::ZERO),
+        "the engine's clock is ahead"
+    );
+    assert_eq!(uptime(""), None);
+    assert_eq!(uptime("process_start_time_seconds 1e99\n"), None);
 }
 
 #[test]
@@ -126,7 +150,7 @@ proptest! {
     #[test]
     fn arbitrary_metrics_do_not_panic(text in proptest::collection::vec(any::<u8>(), 0..2_000)) {
         for (engine, _) in METRICS {
-            let _ = read_metrics(engine, &text);
+            let _ = read_metrics(engine, &text, NOW);
         }
     }
 
@@ -138,7 +162,7 @@ proptest! {
             let at = at.index(text.len());
             text[at] = byte;
         }
-        let _ = read_metrics(engine, &text);
+        let _ = read_metrics(engine, &text, NOW);
     }
 
     #[test]
@@ -152,6 +176,6 @@ proptest! {
         let at = at.index(lines.len() + 1);
         lines.splice(at..at, noise.iter().map(String::as_str));
         let noisy = lines.join("\n");
-        prop_assert_eq!(read_metrics(engine, noisy.as_bytes()), read_metrics(engine, text.as_bytes()));
+        prop_assert_eq!(read_metrics(engine, noisy.as_bytes(), NOW), read_metrics(engine, text.as_bytes(), NOW));
     }
 }

@@ -261,7 +261,7 @@ async fn an_engine_that_stops_reporting_its_load_has_no_load_and_stays_healthy()
     let mut listener =
         start_monitors(HealthOptions { load_interval: Some(Duration::from_millis(1)), ..fast_checks() });
     listener.watch(vec![node.origin()]);
-    let load = |running| Some(EngineLoad { running, waiting: 2, cache_used: None });
+    let load = |running| Some(EngineLoad { running, waiting: 2, ..EngineLoad::default() });
     assert_eq!(listener.load().await, load(3));
     node.replace(vec![health.clone(), list.clone(), metrics(9)]);
     while listener.load().await != load(9) {}

@@ -1,7 +1,7 @@
 //! Streams are passed on and scanned the same, wherever the chunks are cut.
 
 use evenkeel_llm::sse::{EVENT_BYTES_MAX, HideUsage, StreamEnd, StreamTotals};
-use evenkeel_llm::usage::Usage;
+use evenkeel_llm::usage::{TextLength, Usage};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -42,12 +42,12 @@ impl ServerEvent {
                 vec![format!(r#"data: {{"id":"x","choices":[{}],"usage":null}}"#, choices.join(","))]
             }
             Self::Empty(lines) => lines.split('|').map(str::to_owned).collect(),
-            Self::Usage(Usage { input, output }) => vec![
+            Self::Usage(Usage { input, output, .. }) => vec![
                 ": usage".to_owned(),
                 r#"data: {"choices" : [ ],"#.to_owned(),
                 format!(r#"data:"usage":{{"prompt_tokens":{input},"completion_tokens":{output}}}}}"#),
             ],
-            Self::DeltaAndUsage(Usage { input, output }) => vec![format!(
+            Self::DeltaAndUsage(Usage { input, output, .. }) => vec![format!(
                 r#"data:{{"choices":[{{"text":"x"}}],"usage":{{"input_tokens":{input},"output_tokens":{output}}}}}"#
             )],
             Self::Error(lines) => lines.split('|').map(str::to_owned).collect(),
@@ -61,12 +61,16 @@ impl ServerEvent {
 
     fn record(&self, totals: &mut StreamTotals) {
         match self {
-            Self::Deltas(count) => totals.tokens += u64::from(*count),
+            Self::Deltas(count) => {
+                totals.deltas += u64::from(*count);
+                totals.text += TextLength::of_content(6 * u64::from(*count));
+            }
             Self::Empty(_) => {}
             Self::Usage(usage) => totals.usage = Some(*usage),
             Self::DeltaAndUsage(usage) => {
                 totals.usage = Some(*usage);
-                totals.tokens += 1;
+                totals.deltas += 1;
+                totals.text += TextLength::of_content(1);
             }
             Self::Error(_) => totals.error = true,
             Self::Done => totals.done = true,
@@ -75,7 +79,8 @@ impl ServerEvent {
 }
 
 fn server_event() -> impl Strategy<Value = ServerEvent> {
-    let usage = || (0..1_000_u64, 0..1_000_u64).prop_map(|(input, output)| Usage { input, output });
+    let usage =
+        || (0..1_000_u64, 0..1_000_u64).prop_map(|(input, output)| Usage { input, cached: 0, output });
     let empty = [
         ": keep-alive",
         "event: ping",

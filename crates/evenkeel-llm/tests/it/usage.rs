@@ -24,7 +24,7 @@ proptest! {
         body.push(field("choices", format!(r#"[{{"usage":{}}}]"#, object(&usage_fields))));
         body.insert(position.index(body.len() + 1), field("usage", object(&usage_fields)));
         let body = object(&body).into_bytes();
-        let usage = Some(Usage { input: input.into(), output: output.into() });
+        let usage = Some(Usage { input: input.into(), cached: 0, output: output.into() });
         prop_assert_eq!(Usage::from_json(&body), usage);
         let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(body.len() + 1)).collect();
         cuts.extend([0, body.len()]);

@@ -81,6 +81,14 @@ impl NodeSelectionCache {
         self.expiries.insert((expires_at, key));
     }
 
+    /// Records a request that goes to `node` for once; the key keeps its node, if it has one.
+    pub(crate) fn record_detour(&mut self, now: Instant, key: CacheKey, node: NodeId) {
+        match self.peek(key) {
+            Some(_) => self.stats.misses += 1,
+            None => self.record(now, key, node),
+        }
+    }
+
     /// Removes expired entries.
     pub(crate) fn on_time(&mut self, now: Instant) {
         while let Some(&(expires_at, key)) = self.expiries.first() {

@@ -6,7 +6,7 @@ use evenkeel_policy::concurrency_limit::{
     ConcurrencyLimit, Departure, LimitConfig, LimitStatus, Output, PromptClass,
 };
 use evenkeel_policy::setting::SettingOutOfRange;
-use evenkeel_policy::time::Instant;
+use evenkeel_policy::time::{Duration, Instant};
 
 /// Number of requests a node serves at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +26,8 @@ pub struct EngineLoad {
     pub waiting: u32,
     /// Fraction of the engine's KV cache in use, if it reports that.
     pub cache_used: Option<f64>,
+    /// Time since the engine's process started, if it reports that.
+    pub uptime: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]

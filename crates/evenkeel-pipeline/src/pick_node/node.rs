@@ -5,17 +5,19 @@
 
 use evenkeel_policy::concurrency_limit::{Departure, PromptClass};
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::estimate::{Ewma, Gains, LatencyWindow, Outcome, RatioWindow};
+use evenkeel_policy::estimate::{LatencyWindow, Outcome, RatioWindow};
 use evenkeel_policy::id::{ModelId, NodeId, RequestId, TenantId};
 use evenkeel_policy::path::PathRule;
-use evenkeel_policy::score::{Candidate, NodeStats, RequestKind, Status};
+use evenkeel_policy::score::{Candidate, Comparison, NodeStats, RequestKind, Status};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
 use super::capacity::{Capacity, EngineLoad, Slots};
 use super::circuit_breaker::CircuitBreaker;
 use super::cooldown::Cooldown;
+use super::first_token::{FirstToken, ModelEstimates, PromptCache, ResponseForm};
 use super::transaction_places::TransactionPlaces;
+use crate::accept::Arrival;
 use crate::options::BreakerOptions;
 use crate::pick_path::{PathSpec, Paths};
 
@@ -54,8 +56,6 @@ pub enum AdminState {
 /// Settings that all nodes of a pool share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeDefaults {
-    /// Cost assumed for each request from other clients.
-    pub(super) typical_cost: Cost,
     pub(super) breaker: BreakerOptions,
     /// Backoff of an open circuit breaker.
     pub(super) backoff: PathRule,
@@ -66,10 +66,11 @@ pub(crate) struct Node {
     pub(crate) capacity: Capacity,
     /// Load last reported by its engine.
     pub(crate) engine: Option<EngineLoad>,
-    typical_cost: Cost,
     weight: Weight,
     /// Sorted.
     models: Vec<ModelId>,
+    /// In the order of `models`.
+    estimates: Vec<ModelEstimates>,
     pub(crate) paths: Paths,
     pub(crate) admin_state: AdminState,
     /// Starts when the node answers 429 or 503.
@@ -81,9 +82,10 @@ pub(crate) struct Node {
     /// Model of the last request sent to it; the other models come first next time.
     last_model: Option<ModelId>,
     latency: LatencyWindow,
-    latency_mean: Ewma,
     timeouts: RatioWindow,
-    added_at: Instant,
+    /// Uptime of its engine when it was last known, at first 0 when the node was added.
+    uptime: Duration,
+    uptime_at: Instant,
     cached_stats: CachedStats,
 }
 
@@ -106,12 +108,13 @@ impl Node {
         defaults: &NodeDefaults,
         now: Instant,
     ) -> Self {
+        let models = sorted(&spec.models);
         Self {
             capacity,
             engine: None,
-            typical_cost: defaults.typical_cost,
             weight: spec.weight,
-            models: sorted(&spec.models),
+            estimates: vec![ModelEstimates::new(); models.len()],
+            models,
             paths,
             admin_state: AdminState::Serving,
             cooldown: Cooldown::new(defaults.breaker.cooldown),
@@ -121,9 +124,9 @@ impl Node {
             in_flight: Cost::ZERO,
             last_model: None,
             latency: LatencyWindow::default(),
-            latency_mean: Ewma::new(Gains::RTT),
             timeouts: RatioWindow::default(),
-            added_at: now,
+            uptime: Duration::ZERO,
+            uptime_at: now,
             cached_stats: CachedStats { at: now, ..CachedStats::default() },
         }
     }
@@ -137,7 +140,22 @@ impl Node {
     }
 
     pub(super) fn set_models(&mut self, models: &[ModelId]) {
-        self.models = sorted(models);
+        let models = sorted(models);
+        let known = |model: &ModelId| self.models.binary_search(model).ok().map(|at| self.estimates[at]);
+        let estimates = models.iter().map(|model| known(model).unwrap_or_else(ModelEstimates::new)).collect();
+        self.estimates = estimates;
+        self.models = models;
+    }
+
+    /// Returns the first-token estimates of a model; `None` if it does not serve the model.
+    pub(super) fn first_token(&self, model: ModelId, mode: ResponseForm) -> Option<&FirstToken> {
+        let at = self.models.binary_search(&model).ok()?;
+        Some(self.estimates[at].get(mode))
+    }
+
+    pub(super) fn first_token_mut(&mut self, model: ModelId, mode: ResponseForm) -> Option<&mut FirstToken> {
+        let at = self.models.binary_search(&model).ok()?;
+        Some(self.estimates[at].get_mut(mode))
     }
 
     /// Returns its models, starting after that of its last request.
@@ -172,6 +190,10 @@ impl Node {
     /// Records the load reported by its engine; `None` when it stops reporting.
     pub(crate) fn on_engine_load(&mut self, now: Instant, load: Option<EngineLoad>) {
         self.engine = load;
+        if let Some(uptime) = load.and_then(|load| load.uptime) {
+            self.uptime = uptime;
+            self.uptime_at = now;
+        }
         self.capacity.on_engine_load(now, load, self.busy);
     }
 
@@ -183,6 +205,9 @@ impl Node {
         }
         self.in_flight += work.cost;
         self.last_model = Some(work.model);
+        if let Some(first_token) = self.first_token_mut(work.model, work.mode) {
+            first_token.on_send(now, request, work.prompt_cache);
+        }
         self.breaker.on_send(request);
         self.cooldown.on_send(now, request);
         self.capacity.on_send(now, self.busy, work.prompt)
@@ -206,15 +231,20 @@ impl Node {
             self.transactions.release(work.tenant);
         }
         self.in_flight = self.in_flight - work.cost;
+        if let Some(first_token) = self.first_token_mut(work.model, work.mode) {
+            first_token.on_release(request);
+        }
         self.breaker.on_release(request);
         self.cooldown.on_release(request);
     }
 
-    /// Records the time to the first byte of a response.
-    pub(crate) fn on_latency(&mut self, now: Instant, latency: Duration) {
+    /// Records the time to the first byte of a response to a request.
+    pub(crate) fn on_latency(&mut self, now: Instant, latency: Duration, work: &SlotRequest) {
         self.latency.record(now, latency);
-        self.latency_mean.record_millis(latency);
         self.timeouts.record(now, Outcome::Good);
+        if let Some(first_token) = self.first_token_mut(work.model, work.mode) {
+            first_token.record(now, work.prompt_cache, latency);
+        }
     }
 
     pub(crate) fn on_timeout(&mut self, now: Instant) {
@@ -235,7 +265,7 @@ impl Node {
             latency_samples: u32::try_from(self.latency.samples(now)).unwrap_or(u32::MAX),
             error_rate_1m: self.breaker.error_rate(now),
             timeouts_1m: u32::try_from(self.timeouts.bad(now)).unwrap_or(u32::MAX),
-            uptime_sec: now.since(self.added_at).as_secs(),
+            uptime_sec: (self.uptime + now.since(self.uptime_at)).as_secs(),
         };
     }
 
@@ -260,14 +290,18 @@ impl Node {
             timeouts_1m,
             uptime_sec,
             status: self.status(),
-            in_flight: self.in_flight + Cost(self.typical_cost.0.saturating_mul(self.external_load().into())),
-            latency_estimate_ms: self.latency_mean.mean().unwrap_or(0.0),
+            in_flight: self.in_flight,
             ..NodeStats::default()
         }
     }
 
-    pub(super) fn candidate(&self, node: NodeId) -> Candidate {
-        Candidate { node, weight: self.weight, stats: self.stats() }
+    pub(super) fn candidate(&self, node: NodeId, comparison: Comparison) -> Candidate {
+        let comparison = Comparison {
+            load: self.busy.saturating_add(self.external_load()),
+            capacity: self.capacity.status().is_none().then(|| self.slots()),
+            ..comparison
+        };
+        Candidate { node, weight: self.weight, stats: self.stats(), comparison }
     }
 
     pub(crate) fn set_weight(&mut self, weight: Weight) {
@@ -302,10 +336,21 @@ pub(crate) struct SlotRequest {
     pub(crate) tenant: TenantId,
     pub(crate) model: ModelId,
     pub(crate) request: RequestKind,
+    pub(crate) mode: ResponseForm,
+    /// Expected state of the node's prompt cache.
+    pub(crate) prompt_cache: PromptCache,
     /// Its estimated cost.
     pub(crate) cost: Cost,
     /// Its prompt.
     pub(crate) prompt: PromptClass,
+}
+
+impl SlotRequest {
+    pub(crate) fn new(arrival: &Arrival, prompt_cache: PromptCache, cost: Cost) -> Self {
+        let Arrival { tenant, model, request, .. } = *arrival;
+        let prompt = PromptClass::new(arrival.upfront.0, prompt_cache);
+        Self { tenant, model, request, mode: ResponseForm::of(arrival), prompt_cache, prompt, cost }
+    }
 }
 
 fn sorted(models: &[ModelId]) -> Vec<ModelId> {

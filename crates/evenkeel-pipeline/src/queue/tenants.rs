@@ -9,7 +9,7 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::weight::Weight;
 
-use crate::accept::ModelQueueId;
+use crate::accept::{Arrival, ModelQueueId, Priority};
 
 /// Weight and concurrency limit of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +34,9 @@ pub(crate) struct TenantEntry {
     pub(crate) in_flight: u32,
     /// Charges of its requests in flight.
     pub(crate) in_flight_cost: Cost,
-    /// Total cost of its finished interactive requests, by class number.
+    /// Total cost of its finished interactive requests and of their failed attempts, by class number.
     pub(crate) served: [Cost; Class::COUNT],
-    /// Total cost of its finished background requests.
+    /// The same for its background requests.
     pub(crate) served_background: Cost,
     /// Model queues in which it has ever been active.
     pub(crate) queues: BTreeSet<ModelQueueId>,
@@ -45,6 +45,14 @@ pub(crate) struct TenantEntry {
 impl TenantEntry {
     pub(crate) fn is_capped(&self) -> bool {
         self.in_flight >= self.rule.concurrency_max
+    }
+
+    /// Adds to the total cost of the requests of the same class.
+    pub(crate) fn add_served(&mut self, arrival: &Arrival, cost: Cost) {
+        match arrival.priority {
+            Priority::Interactive => self.served[arrival.flow.class.index()] += cost,
+            Priority::Background => self.served_background += cost,
+        }
     }
 }
 

@@ -97,7 +97,7 @@ fn without_streamed_responses_the_limit_rises_while_the_engine_has_no_queue() {
         driver.submit(0);
     });
     for running in [4, 8] {
-        let load = EngineLoad { running, waiting: 0, cache_used: None };
+        let load = EngineLoad { running, waiting: 0, ..EngineLoad::default() };
         driver.pipeline.handle_engine_load(driver.now, NodeId(0), Some(load));
         driver.drain_events();
     }
@@ -108,13 +108,13 @@ fn without_streamed_responses_the_limit_rises_while_the_engine_has_no_queue() {
 fn requests_from_other_clients_count_as_load_until_the_engine_stops_reporting() {
     let mut driver = Driver::with_nodes(&[8, 8]);
     let busy = NodeId(0);
-    let load = EngineLoad { running: 5, waiting: 1, cache_used: Some(0.5) };
+    let load = EngineLoad { running: 16, waiting: 2, ..EngineLoad::default() };
     driver.pipeline.handle_engine_load(driver.now, busy, Some(load));
-    for _ in 0..4 {
+    for _ in 0..3 {
         let request = driver.submit(0);
         assert_ne!(driver.node_of(request), busy);
     }
-    assert_eq!(driver.pipeline.status().nodes[0].external_load, 6);
+    assert_eq!(driver.pipeline.status().nodes[0].external_load, 18);
     driver.pipeline.handle_engine_load(driver.now, busy, None);
     let request = driver.submit(0);
     assert_eq!(driver.node_of(request), busy);
@@ -138,7 +138,7 @@ fn driver_with_adaptive_node() -> Driver {
 }
 
 fn report_queue(driver: &mut Driver, waiting: u32) {
-    let load = EngineLoad { running: 2, waiting, cache_used: None };
+    let load = EngineLoad { running: 2, waiting, ..EngineLoad::default() };
     driver.pipeline.handle_engine_load(driver.now, NodeId(0), Some(load));
     driver.drain_events();
 }

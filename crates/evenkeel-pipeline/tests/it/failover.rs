@@ -48,6 +48,25 @@ fn after_the_first_byte_a_failure_ends_the_request() {
 }
 
 #[test]
+fn a_failed_attempt_is_charged_its_prompt_and_a_refusal_nothing() {
+    for (failure, charged) in [
+        (AttemptFailure::BadResponse, 70),
+        (AttemptFailure::TimedOut, 70),
+        (AttemptFailure::Unreachable, 0),
+        (AttemptFailure::Busy { retry_after: None }, 0),
+    ] {
+        let mut driver = Driver::with_nodes(&[1, 1]);
+        let request = driver.submit(0);
+        driver.progress(request, 70);
+        driver.fail(request, failure);
+        let served = |driver: &Driver| driver.pipeline.status().tenants[0].served.0;
+        assert_eq!(served(&driver), charged, "{failure:?}");
+        driver.end(request, 500);
+        assert_eq!(served(&driver), charged + 500, "{failure:?}");
+    }
+}
+
+#[test]
 fn a_failed_request_is_rejected_if_no_other_node_is_left() {
     let mut driver = Driver::with_nodes(&[1]);
     let request = driver.submit(0);

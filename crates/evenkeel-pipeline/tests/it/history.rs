@@ -132,7 +132,8 @@ fn run_step(driver: &mut Driver, requests: &mut Vec<RequestId>, step: Step) {
             let _ = driver.pipeline.set_transactions_max(now, NodeId(node), transactions_max);
         }
         Step::EngineLoad(node, load) => {
-            let load = load.map(|(running, waiting)| EngineLoad { running, waiting, cache_used: None });
+            let load =
+                load.map(|(running, waiting)| EngineLoad { running, waiting, ..EngineLoad::default() });
             driver.pipeline.handle_engine_load(now, NodeId(node), load);
         }
         Step::Drain(node) => {

@@ -194,7 +194,7 @@ fn the_same_seed_and_history_give_the_same_events() {
             driver.add(4, &[MODEL]);
         });
         (0..20).for_each(|_| {
-            driver.submit(0);
+            driver.arrive(Arrival { request: RequestKind::Query, ..arrival_of(0) });
         });
         driver.events.into_iter().filter(|event| matches!(event, Event::Dispatch { .. })).collect::<Vec<_>>()
     };

@@ -3,7 +3,7 @@
 //! Defaults, validation rules and error messages are exactly those of the specification (see `docs/specs.md`, router
 //! load optimization).
 
-use core::ops::RangeInclusive;
+use core::ops::{Not as _, RangeInclusive};
 
 use crate::time::Duration;
 
@@ -28,13 +28,16 @@ pub struct WaitQueueConfig {
 impl WaitQueueConfig {
     /// Checks these fields against the specification's rules.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
-        if !MAX_WAITING.contains(&self.max_waiting) {
-            return Err(InvalidConfig::MaxWaiting);
-        }
-        if !DEFAULT_TIMEOUT.contains(&self.default_timeout) {
-            return Err(InvalidConfig::DefaultTimeout);
-        }
-        check_thresholds(self.warning_threshold, self.overload_threshold)
+        self.violations().next().map_or(Ok(()), Err)
+    }
+
+    /// Lists the rules that these fields violate, in the specification's order.
+    pub fn violations(&self) -> impl Iterator<Item = InvalidConfig> + use<> {
+        let waiting = MAX_WAITING.contains(&self.max_waiting).not().then_some(InvalidConfig::MaxWaiting);
+        let is_allowed = DEFAULT_TIMEOUT.contains(&self.default_timeout);
+        let timeout = is_allowed.not().then_some(InvalidConfig::DefaultTimeout);
+        let thresholds = check_thresholds(self.warning_threshold, self.overload_threshold);
+        waiting.into_iter().chain(timeout).chain(thresholds)
     }
 }
 
@@ -133,7 +136,7 @@ impl BackpressureConfig {
         if !MAX_WAITING.contains(&self.max_queue_size) {
             return Err(InvalidConfig::MaxWaiting);
         }
-        check_thresholds(self.warning_threshold, self.overload_threshold)
+        check_thresholds(self.warning_threshold, self.overload_threshold).next().map_or(Ok(()), Err)
     }
 }
 
@@ -171,15 +174,15 @@ impl LoadManagerConfig {
     }
 }
 
-fn check_thresholds(warning: f64, overload: f64) -> Result<(), InvalidConfig> {
-    if !(0.0..1.0).contains(&warning) {
-        return Err(InvalidConfig::WarningThreshold);
-    }
-    // Written so that NaN fails the check.
-    if !(warning < overload && overload <= 1.0) {
-        return Err(InvalidConfig::OverloadThreshold);
-    }
-    Ok(())
+/// Lists the violated rules. Beside an invalid warning threshold, the other one must only be possible for a valid one.
+fn check_thresholds(warning: f64, overload: f64) -> impl Iterator<Item = InvalidConfig> {
+    let has_valid_warning = (0.0..1.0).contains(&warning);
+    let overload_min = if has_valid_warning { warning } else { 0.0 };
+    // NaN is not above anything.
+    let has_valid_overload = overload > overload_min && overload <= 1.0;
+    let warning = has_valid_warning.not().then_some(InvalidConfig::WarningThreshold);
+    let overload = has_valid_overload.not().then_some(InvalidConfig::OverloadThreshold);
+    warning.into_iter().chain(overload)
 }
 
 /// Rule that a setting violates, with the specification's message.

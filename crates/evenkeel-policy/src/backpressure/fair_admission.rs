@@ -10,7 +10,9 @@ use crate::weight::Weight;
 /// Admission control by each tenant's fair share of the queue's capacity.
 ///
 /// A tenant's fair share is `overload_threshold × max_queue_size × weight / Σ weights of the waiting tenants` (an
-/// arrival's included), at least 1. The caller reports arrivals and departures; nothing here waits.
+/// arrival's included), at least 1. In the Warning state a request is delayed if its tenant holds its part of the warning
+/// mark, `warning_threshold × max_queue_size × weight / Σ weights`: a lone tenant always does, and among several at least
+/// one. The caller reports arrivals and departures; nothing here waits.
 #[derive(Clone, Debug)]
 pub struct FairAdmission {
     controller: BackpressureController,
@@ -91,11 +93,14 @@ impl FairAdmission {
         let by_load = self.controller.decide(self.waiting);
         let occupancy = self.occupancy(tenant);
         let counted_weight = if occupancy.waiting() > 0 { occupancy.weight } else { weight };
-        let fair_share = fair_share(self.capacity_per_weight(tenant, weight), counted_weight);
-        let below_share = f64::from(occupancy.waiting()) < fair_share;
+        let config = self.controller.config();
+        let waiting = f64::from(occupancy.waiting());
+        let per_weight = |threshold| self.capacity_per_weight(threshold, tenant, weight);
+        let below_share = waiting < fair_share(per_weight(config.overload_threshold), counted_weight);
+        let below_mark = waiting < per_weight(config.warning_threshold) * f64::from(counted_weight.millis());
         match by_load.state {
             BackpressureState::Normal => Admission { decision: by_load, evict: None },
-            BackpressureState::Warning if below_share => {
+            BackpressureState::Warning if below_mark => {
                 Admission { decision: accepted(by_load), evict: None }
             }
             BackpressureState::Warning => Admission { decision: by_load, evict: None },
@@ -193,15 +198,16 @@ impl FairAdmission {
         self.occupancies.get(tenant.index()).copied().unwrap_or(TenantOccupancy::NONE)
     }
 
-    /// Returns the queue capacity per thousandth of weight, with the arrival's weight included in the sum.
+    /// Returns the queue capacity up to a threshold per thousandth of weight, with the arrival's weight included in the
+    /// sum.
     ///
     /// Every fair share is a multiple of this number, so that the shares of the arrival and of the waiting tenants are
     /// rounded the same way.
-    fn capacity_per_weight(&self, arrival: TenantId, weight: Weight) -> f64 {
+    fn capacity_per_weight(&self, threshold: f64, arrival: TenantId, weight: Weight) -> f64 {
         let arrival_weight =
             if self.occupancy(arrival).waiting() > 0 { 0 } else { u64::from(weight.millis()) };
-        let config = self.controller.config();
-        config.overload_threshold * config.max_queue_size as f64 / (self.weight_sum + arrival_weight) as f64
+        let max_queue_size = self.controller.config().max_queue_size as f64;
+        threshold * max_queue_size / (self.weight_sum + arrival_weight) as f64
     }
 
     fn make_room(&self, by_load: BackpressureDecision, tenant: TenantId, weight: Weight) -> Admission {
@@ -216,7 +222,8 @@ impl FairAdmission {
     ///
     /// The shares are computed with the arrival's weight included.
     fn furthest_above_share(&self, arrival: TenantId, weight: Weight) -> Option<TenantId> {
-        let per_weight = self.capacity_per_weight(arrival, weight);
+        let threshold = self.controller.config().overload_threshold;
+        let per_weight = self.capacity_per_weight(threshold, arrival, weight);
         let mut furthest: Option<(f64, u32)> = None;
         for &tenant in &self.waiting_tenants {
             let occupancy = &self.occupancies[tenant as usize];
@@ -350,17 +357,47 @@ mod tests {
     }
 
     #[test]
-    fn below_its_share_a_tenant_skips_the_warning_delay() {
+    fn in_warning_a_lone_tenant_is_delayed_as_the_specification_says() {
+        let mut queue = admission(100);
+        for waiting in 0..80 {
+            let decision = queue.decide(FLOOD, Weight::ONE).decision;
+            assert_eq!(decision, queue.controller.decide(waiting), "with {waiting} waiting");
+            assert_eq!(decision.delay > Duration::ZERO, waiting > 50, "with {waiting} waiting");
+            fill(&mut queue, FLOOD, 1);
+        }
+    }
+
+    #[test]
+    fn below_its_part_of_the_warning_mark_a_tenant_skips_the_delay() {
         let mut queue = admission(100);
         fill(&mut queue, FLOOD, 70);
-        let flood = queue.decide(FLOOD, Weight::ONE).decision;
         let quiet = queue.decide(QUIET, Weight::ONE).decision;
-        assert_eq!((flood.state, quiet.state), (BackpressureState::Warning, BackpressureState::Warning));
-        assert_eq!(flood.delay, Duration::ZERO, "alone, its share is the whole capacity of 80");
-        assert_eq!(quiet.delay, Duration::ZERO);
-        queue.join(QUIET, Weight::ONE).unwrap();
+        assert_eq!((quiet.state, quiet.delay), (BackpressureState::Warning, Duration::ZERO));
+        // The mark of 50 is split into 25 and 25.
+        fill(&mut queue, QUIET, 4);
+        queue.leave(FLOOD, WaiterState::Queued);
         assert!(queue.decide(FLOOD, Weight::ONE).decision.delay > Duration::from_millis(60));
         assert_eq!(queue.decide(QUIET, Weight::ONE).decision.delay, Duration::ZERO);
+        (0..45).for_each(|_| queue.leave(FLOOD, WaiterState::Queued));
+        fill(&mut queue, QUIET, 30);
+        assert_eq!(queue.decide(FLOOD, Weight::ONE).decision.delay, Duration::ZERO, "24 of its 25");
+        assert!(queue.decide(QUIET, Weight::ONE).decision.delay > Duration::ZERO, "34 of its 25");
+    }
+
+    #[test]
+    fn in_warning_at_least_one_of_the_waiting_tenants_is_delayed() {
+        for shares in [[51, 0, 0], [17, 17, 17], [30, 20, 5], [1, 25, 26]] {
+            let mut queue = admission(100);
+            let tenants = [FLOOD, QUIET, THIRD];
+            for (tenant, count) in tenants.into_iter().zip(shares) {
+                fill(&mut queue, tenant, count);
+            }
+            let is_delayed = |tenant: &TenantId| {
+                queue.waiting_of(*tenant) > 0
+                    && queue.decide(*tenant, Weight::ONE).decision.delay > Duration::ZERO
+            };
+            assert!(tenants.iter().any(is_delayed), "{shares:?}");
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub struct PromptClass(u8);
 
 /// State of the engine's prefix cache for a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrefixCache {
+pub enum PromptCache {
     /// An earlier request of the same conversation went to this engine.
     Warm,
     /// The engine has to process the whole prompt.
@@ -29,11 +29,11 @@ pub enum PrefixCache {
 
 impl PromptClass {
     /// Returns the class of a prompt of `tokens` tokens.
-    pub fn new(tokens: u64, cache: PrefixCache) -> Self {
+    pub fn new(tokens: u64, cache: PromptCache) -> Self {
         let bucket = (tokens.max(1).ilog2() as usize).min(BUCKETS - 1);
         Self(match cache {
-            PrefixCache::Cold => bucket as u8,
-            PrefixCache::Warm => (BUCKETS + bucket) as u8,
+            PromptCache::Cold => bucket as u8,
+            PromptCache::Warm => (BUCKETS + bucket) as u8,
         })
     }
 
@@ -116,9 +116,9 @@ mod tests {
     #[test]
     fn prompts_of_different_lengths_or_cache_states_have_baselines_of_their_own() {
         let mut baselines = Baselines::new();
-        let short = PromptClass::new(100, PrefixCache::Cold);
-        let long = PromptClass::new(8_000, PrefixCache::Cold);
-        let cached = PromptClass::new(8_000, PrefixCache::Warm);
+        let short = PromptClass::new(100, PromptCache::Cold);
+        let long = PromptClass::new(8_000, PromptCache::Cold);
+        let cached = PromptClass::new(8_000, PromptCache::Warm);
         for (class, millis) in [(short, 60), (long, 850), (cached, 90)] {
             baselines.record_idle(class, Duration::from_millis(millis));
         }
@@ -126,15 +126,15 @@ mod tests {
             [short, long, cached].map(|class| baselines.millis(class)),
             [Some(60.0), Some(850.0), Some(90.0)]
         );
-        assert_eq!(PromptClass::new(127, PrefixCache::Cold), short, "the same power of two");
-        assert_eq!(baselines.millis(PromptClass::new(128, PrefixCache::Cold)), None);
+        assert_eq!(PromptClass::new(127, PromptCache::Cold), short, "the same power of two");
+        assert_eq!(baselines.millis(PromptClass::new(128, PromptCache::Cold)), None);
     }
 
     #[test]
     fn every_prompt_length_has_a_class() {
         let mut baselines = Baselines::new();
         for tokens in [0, 1, u64::MAX] {
-            let class = PromptClass::new(tokens, PrefixCache::Warm);
+            let class = PromptClass::new(tokens, PromptCache::Warm);
             baselines.record_idle(class, Duration::from_millis(5));
             assert_eq!(baselines.millis(class), Some(5.0));
         }

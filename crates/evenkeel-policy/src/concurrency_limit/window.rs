@@ -164,7 +164,7 @@ impl Window {
         let amount = output.amount as f64 * share;
         match (output.delivery, pace) {
             (ResponseDelivery::Stream, Some(pace)) if counted > 0.0 => {
-                self.record_part(counted, amount * pace)
+                self.record_part(counted, amount * pace);
             }
             (ResponseDelivery::Stream, _) => {}
             (ResponseDelivery::Whole, _) => {

@@ -5,27 +5,26 @@
 use core::fmt;
 
 use super::sub_scores::{RequestKind, SubScores};
-use crate::cost::Cost;
 
 /// Reason for a choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ChoiceReason {
     /// The node was drawn from those with the best scores.
     Score(ScoreBreakdown),
-    /// The node was the fastest of the cold nodes.
-    Cold {
-        /// Its expected latency.
-        latency_estimate_ms: f64,
-        /// Number of open nodes that were cold.
-        cold: usize,
+    /// The node is comparable with the best, and it was its turn by weight.
+    Weight {
+        /// Its estimated time to the first token, once measured.
+        latency_estimate_ms: Option<f64>,
+        /// Number of comparable nodes.
+        nodes: usize,
     },
-    /// Every open node was hot, and this one had the least in flight for its weight.
-    AllHot {
-        /// Its work in flight.
-        in_flight: Cost,
-        /// Number of open nodes that were hot.
-        hot: usize,
+    /// The node is comparable with the best, and rendezvous hashing prefers it for the affinity key.
+    Affinity {
+        /// Number of comparable nodes.
+        nodes: usize,
     },
+    /// The node's estimate is old, and this request measures it again.
+    Measure,
 }
 
 /// Score of a node and its result in the draw.
@@ -65,14 +64,15 @@ impl fmt::Display for ChoiceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Score(breakdown) => breakdown.fmt(f),
-            Self::Cold { latency_estimate_ms, cold } => {
-                let nodes = Nodes { count: *cold, kind: "cold" };
-                write!(f, "cold, lowest latency estimate {latency_estimate_ms:.0} ms of {nodes}")
+            Self::Weight { latency_estimate_ms, nodes } => {
+                write!(f, "turn by weight among {}", Nodes(*nodes))?;
+                match latency_estimate_ms {
+                    Some(estimate) => write!(f, ", latency estimate {estimate:.0} ms"),
+                    None => f.write_str(", latency not measured yet"),
+                }
             }
-            Self::AllHot { in_flight, hot } => {
-                let nodes = Nodes { count: *hot, kind: "hot" };
-                write!(f, "all hot, fewest in flight {in_flight} of {nodes}")
-            }
+            Self::Affinity { nodes } => write!(f, "preferred by affinity hash among {}", Nodes(*nodes)),
+            Self::Measure => f.write_str("measures a node whose latency estimate is old"),
         }
     }
 }
@@ -102,16 +102,13 @@ impl fmt::Display for ScoreBreakdown {
     }
 }
 
-/// Number of nodes, displayed with the noun in the singular or plural.
-struct Nodes {
-    count: usize,
-    kind: &'static str,
-}
+/// Number of comparable nodes, displayed with the noun in the singular or plural.
+struct Nodes(usize);
 
 impl fmt::Display for Nodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes = if self.count == 1 { "node" } else { "nodes" };
-        write!(f, "{} {} {nodes}", self.count, self.kind)
+        let nodes = if self.0 == 1 { "node" } else { "nodes" };
+        write!(f, "{} comparable {nodes}", self.0)
     }
 }
 
@@ -147,13 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_displays_the_number_of_hot_or_cold_nodes() {
-        let cold = ChoiceReason::Cold { latency_estimate_ms: 41.2, cold: 5 };
-        assert_eq!(cold.to_string(), "cold, lowest latency estimate 41 ms of 5 cold nodes");
-        let cold = ChoiceReason::Cold { latency_estimate_ms: f64::INFINITY, cold: 1 };
-        assert_eq!(cold.to_string(), "cold, lowest latency estimate inf ms of 1 cold node");
-        let hot = ChoiceReason::AllHot { in_flight: Cost(7), hot: 2 };
-        assert_eq!(hot.to_string(), "all hot, fewest in flight 7 of 2 hot nodes");
+    fn the_reason_displays_the_number_of_comparable_nodes() {
+        let weight = ChoiceReason::Weight { latency_estimate_ms: Some(41.2), nodes: 5 };
+        assert_eq!(weight.to_string(), "turn by weight among 5 comparable nodes, latency estimate 41 ms");
+        let weight = ChoiceReason::Weight { latency_estimate_ms: None, nodes: 1 };
+        assert_eq!(weight.to_string(), "turn by weight among 1 comparable node, latency not measured yet");
+        let affinity = ChoiceReason::Affinity { nodes: 2 };
+        assert_eq!(affinity.to_string(), "preferred by affinity hash among 2 comparable nodes");
+        assert_eq!(ChoiceReason::Measure.to_string(), "measures a node whose latency estimate is old");
     }
 
     fn breakdown() -> ScoreBreakdown {

@@ -76,6 +76,10 @@ pub struct ScoreConfig {
     pub relative_k: f64,
     /// Number of samples that every open node must have before latencies are compared with their median, 1..=1 000 000.
     pub relative_samples_min: u32,
+    /// Fraction of the best score from which a node becomes comparable, 0.1..=1.
+    pub join_ratio: f64,
+    /// Fraction of the best score from which a comparable node stays so, 0.1..=`join_ratio`.
+    pub leave_ratio: f64,
 }
 
 impl ScoreConfig {
@@ -83,13 +87,23 @@ impl ScoreConfig {
         check("top_k", self.top_k as f64, 1.0..=TOP_K_MAX as f64)?;
         check("power", self.power, 1.0..=16.0)?;
         check("relative_k", self.relative_k, 1.5..=3.0)?;
-        check("relative_samples_min", self.relative_samples_min, 1.0..=1_000_000.0)
+        check("relative_samples_min", self.relative_samples_min, 1.0..=1_000_000.0)?;
+        check("join_ratio", self.join_ratio, 0.1..=1.0)?;
+        check("leave_ratio", self.leave_ratio, 0.1..=self.join_ratio)
     }
 }
 
 impl Default for ScoreConfig {
     fn default() -> Self {
-        Self { limits: Limits::default(), top_k: 3, power: 4, relative_k: 2.0, relative_samples_min: 20 }
+        Self {
+            limits: Limits::default(),
+            top_k: 3,
+            power: 4,
+            relative_k: 2.0,
+            relative_samples_min: 20,
+            join_ratio: 0.9,
+            leave_ratio: 0.85,
+        }
     }
 }
 
@@ -98,19 +112,25 @@ impl Default for ScoreConfig {
 pub struct HotColdConfig {
     /// Thresholds of the gates.
     pub limits: Limits,
-    /// Quantile of the work in flight above which a node is hot, 0.6..=0.84.
-    pub hot_quantile: f64,
+    /// Multiple of the best estimate up to which a node becomes comparable, 1..=10.
+    pub join_factor: f64,
+    /// Multiple of the best estimate up to which a comparable node stays so, `join_factor`..=20.
+    pub leave_factor: f64,
+    /// Difference from these multiples that does not count, in milliseconds, 0..=10 000.
+    pub slack_ms: f64,
 }
 
 impl HotColdConfig {
     pub(super) fn check(&self) -> Result<(), SettingOutOfRange> {
-        check("hot_quantile", self.hot_quantile, 0.6..=0.84)
+        check("join_factor", self.join_factor, 1.0..=10.0)?;
+        check("leave_factor", self.leave_factor, self.join_factor..=20.0)?;
+        check("slack_ms", self.slack_ms, 0.0..=10_000.0)
     }
 }
 
 impl Default for HotColdConfig {
     fn default() -> Self {
-        Self { limits: Limits::default(), hot_quantile: 0.84 }
+        Self { limits: Limits::default(), join_factor: 1.5, leave_factor: 2.0, slack_ms: 20.0 }
     }
 }
 
@@ -150,7 +170,8 @@ mod tests {
             ScoreConfig { power: 17, ..score }.check(),
             ScoreConfig { relative_k: 3.5, ..score }.check(),
             ScoreConfig { relative_samples_min: 0, ..score }.check(),
-            HotColdConfig { hot_quantile: 0.5, ..hot_cold }.check(),
+            ScoreConfig { leave_ratio: 0.95, ..score }.check(),
+            HotColdConfig { leave_factor: 1.4, ..hot_cold }.check(),
         ];
         let messages = rejected.map(|check| check.unwrap_err().to_string());
         assert_eq!(
@@ -167,7 +188,8 @@ mod tests {
                 "power 17 is not between 1 and 16",
                 "relative_k 3.5 is not between 1.5 and 3",
                 "relative_samples_min 0 is not between 1 and 1000000",
-                "hot_quantile 0.5 is not between 0.6 and 0.84",
+                "leave_ratio 0.95 is not between 0.1 and 0.9",
+                "leave_factor 1.4 is not between 1.5 and 20",
             ]
         );
     }

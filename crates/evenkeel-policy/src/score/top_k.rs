@@ -46,7 +46,7 @@ pub(super) fn choose(
 ///
 /// Relative and absolute scores of one latency differ widely, so within a pick every node is scored the same way: one
 /// open node with too few samples, or without a valid latency, makes the score absolute for all.
-fn latency_basis(
+pub(super) fn latency_basis(
     config: &ScoreConfig,
     candidates: &[Candidate],
     request: RequestKind,
@@ -179,7 +179,7 @@ impl<'a, T: Copy> TopK<'a, T> {
 mod tests {
     use super::*;
     use crate::id::NodeId;
-    use crate::score::tests::{candidate, close, example_node};
+    use crate::score::tests::{BY_WEIGHT, candidate, close, example_node};
     use crate::score::{NodeSelector, SelectionPolicy};
     use crate::weight::Weight;
 
@@ -334,7 +334,7 @@ mod tests {
     /// Picks a node for a query and returns its score breakdown.
     fn choose_one(config: ScoreConfig, nodes: &[Candidate], random: f64) -> (NodeId, ScoreBreakdown) {
         let mut selector = NodeSelector::new(SelectionPolicy::Score(config)).unwrap();
-        let choice = selector.pick(nodes, RequestKind::Query, random).unwrap();
+        let choice = selector.pick(&mut nodes.to_vec(), RequestKind::Query, BY_WEIGHT, random).unwrap();
         let ChoiceReason::Score(scored) = choice.reason else { panic!("{choice:?}") };
         (choice.node, scored)
     }

@@ -120,7 +120,10 @@ proptest! {
         steps in prop::collection::vec(step(), 1..400),
     ) {
         let config = BackpressureConfig { max_queue_size: capacity, ..BackpressureConfig::default() };
-        let mut admission_control = FairAdmission::new(BackpressureController::new(config).unwrap(), 30);
+        // With it, a share is a tenant's part of the warning mark.
+        let marked = BackpressureConfig { overload_threshold: config.warning_threshold, ..config };
+        let controller = BackpressureController::new(config).unwrap();
+        let mut admission_control = FairAdmission::new(controller.clone(), 30);
         let mut model = vec![Model::default(); 30];
         for step in steps {
             match step {
@@ -145,8 +148,11 @@ proptest! {
                     } else {
                         prop_assert_eq!(admission.decision.accept, !overloaded);
                     }
-                    if below {
+                    let mark = fair_share_requests(&marked, &weights, &model, index, index);
+                    if admission.decision.state != BackpressureState::Warning || waiting < mark {
                         prop_assert!(admission.decision.delay.is_zero());
+                    } else {
+                        prop_assert_eq!(admission.decision, controller.decide(admission_control.waiting()));
                     }
                     let admitted = admission_control.admit(tenant, weights[index]);
                     prop_assert_eq!(admitted, Ok(admission), "`decide` must not change the state");

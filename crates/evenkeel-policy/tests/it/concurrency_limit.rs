@@ -1,7 +1,7 @@
 //! Guarantees of the adaptive concurrency limit under any behaviour of the engine.
 
 use evenkeel_policy::concurrency_limit::{
-    ConcurrencyLimit, LimitConfig, Output, PrefixCache, PromptClass, ResponseDelivery,
+    ConcurrencyLimit, LimitConfig, Output, PromptCache, PromptClass, ResponseDelivery,
 };
 use evenkeel_policy::time::{Duration, Instant};
 use proptest::prelude::*;
@@ -56,7 +56,7 @@ proptest! {
             let mut used = 0;
             match event {
                 EngineEvent::Round { demand, prompt, millis, output } => {
-                    let class = PromptClass::new(prompt, PrefixCache::Cold);
+                    let class = PromptClass::new(prompt, PromptCache::Cold);
                     used = demand.min(limit.limit());
                     let sent: Vec<_> =
                         (1..=used).map(|in_flight| limit.on_send(now, in_flight, class)).collect();
@@ -95,7 +95,7 @@ proptest! {
     ) {
         let mut limit = ConcurrencyLimit::new(LimitConfig { max: 1, ..LimitConfig::default() }, 7).unwrap();
         let mut now = Instant::from_secs(1);
-        let class = PromptClass::new(1_000, PrefixCache::Warm);
+        let class = PromptClass::new(1_000, PromptCache::Warm);
         for millis in &millis {
             let sent = limit.on_send(now, 1, class);
             now += Duration::from_millis(*millis);

@@ -3,7 +3,8 @@
 //! - A score is within 0..=1 and never falls when a metric improves.
 //! - A gated node is never chosen.
 //! - Nodes are drawn in proportion to score^power × weight.
-//! - No hot node is chosen while an open one is cold.
+//! - A node that is not comparable with the best is chosen only to measure it again.
+//! - Picks by weight follow the weights.
 //! - The order of the candidates has no influence.
 
 use std::cmp::Reverse;
@@ -12,8 +13,9 @@ use std::collections::BTreeMap;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::NodeId;
 use evenkeel_policy::score::{
-    Candidate, Choice, ChoiceReason, HotColdConfig, Limits, NodeSelector, NodeStats, RequestKind,
-    ScoreBreakdown, ScoreConfig, SelectionPolicy, Status, relative_latency,
+    Candidate, Choice, ChoiceReason, Comparison, HotColdConfig, LatencyEstimate, Limits, Measurement,
+    NodeSelector, NodeStats, RequestKind, ScoreBreakdown, ScoreConfig, SelectionPolicy, Spread, Status,
+    relative_latency,
 };
 use evenkeel_policy::weight::Weight;
 use proptest::array::{uniform2, uniform3, uniform6};
@@ -22,6 +24,8 @@ use proptest::num;
 use proptest::option::weighted;
 use proptest::prelude::*;
 use proptest::sample::select;
+
+const BY_WEIGHT: Spread = Spread { key: None, load_max: 1.25 };
 
 proptest! {
     #[test]
@@ -118,34 +122,63 @@ proptest! {
     ) {
         let mut used = NodeSelector::new(policy).unwrap();
         for nodes in &pools {
-            prop_assert_eq!(used.pick(nodes, request, 0.7), pick(policy, nodes, request, 0.7));
+            let mut nodes = nodes.clone();
+            prop_assert_eq!(pick(policy, &nodes, request, 0.7), used.pick(&mut nodes, request, BY_WEIGHT, 0.7));
         }
     }
 
     #[test]
-    fn hot_cold_never_picks_a_hot_node_while_an_open_one_is_cold(
+    fn a_request_goes_to_a_comparable_node_or_to_one_that_is_due_to_be_measured(
         nodes in pool(arbitrary_stats(), 1..12),
-        hot_quantile in 0.6..=0.84f64,
-        request in request(),
+        policy in policy(),
+        key in weighted(0.5, num::u64::ANY),
     ) {
-        let policy = SelectionPolicy::HotCold(HotColdConfig { hot_quantile, ..HotColdConfig::default() });
-        let Some(choice) = pick(policy, &nodes, request, 0.5) else { return Ok(()) };
-        let chosen = find(&nodes, choice.node);
-        let open: Vec<_> =
-            nodes.iter().filter(|node| Limits::default().gate(&node.stats, request).is_ok()).collect();
-        let cold: Vec<_> = open.iter().filter(|node| !is_hot(node, &nodes, hot_quantile)).collect();
+        let spread = Spread { key, load_max: 1.25 };
+        let mut marked = nodes.clone();
+        let mut selector = NodeSelector::new(policy).unwrap();
+        let Some(choice) = selector.pick(&mut marked, RequestKind::Infer, spread, 0.5) else { return Ok(()) };
+        let chosen = find(&marked, choice.node).comparison;
+        prop_assert!(marked.iter().any(|node| node.comparison.comparable));
         match choice.reason {
-            ChoiceReason::Cold { cold: count, .. } => {
-                prop_assert!(!is_hot(chosen, &nodes, hot_quantile));
-                prop_assert_eq!(count, cold.len());
-                prop_assert!(cold.iter().all(|node| latency_ms(node) >= latency_ms(chosen)));
+            ChoiceReason::Measure => {
+                prop_assert!(!chosen.comparable || chosen.estimate.is_none());
+                prop_assert_eq!(chosen.measurement, Measurement::Due);
             }
-            ChoiceReason::AllHot { in_flight, hot } => {
-                prop_assert!(cold.is_empty());
-                prop_assert_eq!((in_flight, hot), (chosen.stats.in_flight, open.len()));
-                prop_assert!(open.iter().all(|node| load(node) >= load(chosen)));
-            }
+            ChoiceReason::Affinity { .. } => prop_assert!(chosen.comparable && key.is_some()),
+            ChoiceReason::Weight { .. } => prop_assert!(chosen.comparable),
             ChoiceReason::Score(breakdown) => prop_assert!(false, "{breakdown}"),
+        }
+        if let SelectionPolicy::HotCold(config) = policy {
+            let means = marked.iter().filter_map(|node| node.comparison.estimate).map(|it| it.mean_ms);
+            let best = means.min_by(f64::total_cmp).unwrap_or(f64::INFINITY);
+            for node in marked.iter().filter(|node| node.comparison.comparable) {
+                let lower = node.comparison.estimate.map_or(0.0, |it| it.mean_ms - it.deviation_ms / 2.0);
+                prop_assert!(lower <= config.leave_factor * best + config.slack_ms);
+            }
+        }
+    }
+
+    #[test]
+    fn picks_by_weight_stay_within_one_of_their_shares(
+        weights in vec(0.01..1000.0f64, 1..12),
+        picks in 1u32..400,
+    ) {
+        let mut pool: Vec<_> = (0..).zip(&weights).map(|(node, weight)| Candidate {
+            weight: Weight::new(*weight).unwrap(),
+            ..open_node(node)
+        }).collect();
+        let total: f64 = pool.iter().map(|node| node.weight.as_f64()).sum();
+        let mut selector = NodeSelector::new(SelectionPolicy::HotCold(HotColdConfig::default())).unwrap();
+        let mut counts = BTreeMap::new();
+        for _ in 0..picks {
+            let choice = selector.pick(&mut pool, RequestKind::Infer, BY_WEIGHT, 0.5).unwrap();
+            *counts.entry(choice.node).or_insert(0) += 1;
+        }
+        let harmonic: f64 = (1..=pool.len()).map(|n| 1.0 / n as f64).sum();
+        for node in &pool {
+            let ideal = f64::from(picks) * node.weight.as_f64() / total;
+            let count = f64::from(counts.get(&node.node).copied().unwrap_or(0));
+            prop_assert!((count - ideal).abs() <= harmonic + 0.01, "{count} instead of {ideal}");
         }
     }
 
@@ -154,7 +187,7 @@ proptest! {
         nodes in pool(realistic_stats(), 1..9),
         top_k in 1usize..=6,
         power in 1u32..=8,
-        request in request(),
+        request in database_request(),
     ) {
         const DRAWS: u32 = 2_000;
         let policy = SelectionPolicy::Score(ScoreConfig { top_k, power, ..ScoreConfig::default() });
@@ -162,7 +195,7 @@ proptest! {
         let mut draw_counts = BTreeMap::new();
         for draw in 0..DRAWS {
             let random = (f64::from(draw) + 0.5) / f64::from(DRAWS);
-            if let Some(choice) = selector.pick(&nodes, request, random) {
+            if let Some(choice) = selector.pick(&mut nodes.clone(), request, BY_WEIGHT, random) {
                 *draw_counts.entry(choice.node).or_insert(0u32) += 1;
             }
         }
@@ -185,7 +218,7 @@ proptest! {
     fn the_draw_is_among_the_best_by_score_times_weight(
         nodes in pool(realistic_stats(), 1..12),
         top_k in 1usize..=6,
-        request in request(),
+        request in database_request(),
     ) {
         let score_policy = |top_k| SelectionPolicy::Score(ScoreConfig { top_k, ..ScoreConfig::default() });
         // A pool has fewer than 16 nodes, so this draws from all of them.
@@ -256,25 +289,18 @@ fn improvements(stats: &NodeStats, by: u32) -> Vec<(&'static str, NodeStats)> {
     better
 }
 
-/// Reports whether a node is hot: its load (in-flight cost per weight) exceeds the `hot_quantile` of all serving nodes.
-fn is_hot(node: &Candidate, nodes: &[Candidate], hot_quantile: f64) -> bool {
-    let serving = nodes.iter().filter(|other| other.stats.status == Status::Serving);
-    let mut loads: Vec<f64> = serving.map(load).collect();
-    loads.sort_by(f64::total_cmp);
-    load(node) > loads[(hot_quantile * (loads.len() - 1) as f64).floor() as usize]
-}
-
-fn load(node: &Candidate) -> f64 {
-    node.stats.in_flight.0 as f64 / node.weight.as_f64()
-}
-
-fn latency_ms(node: &Candidate) -> f64 {
-    let estimate = node.stats.latency_estimate_ms;
-    if estimate >= 0.0 { estimate } else { f64::INFINITY }
+fn open_node(node: u32) -> Candidate {
+    let stats = NodeStats { max_http_sessions: 1, status: Status::Serving, ..NodeStats::default() };
+    Candidate { node: NodeId(node), weight: Weight::ONE, stats, comparison: Comparison::default() }
 }
 
 fn pick(policy: SelectionPolicy, nodes: &[Candidate], request: RequestKind, random: f64) -> Option<Choice> {
-    NodeSelector::new(policy).expect("the strategies give valid settings").pick(nodes, request, random)
+    NodeSelector::new(policy).expect("the strategies give valid settings").pick(
+        &mut nodes.to_vec(),
+        request,
+        BY_WEIGHT,
+        random,
+    )
 }
 
 fn find(nodes: &[Candidate], id: NodeId) -> &Candidate {
@@ -285,13 +311,23 @@ fn request() -> impl Strategy<Value = RequestKind> {
     select(vec![RequestKind::Query, RequestKind::Execute, RequestKind::BeginTx, RequestKind::Infer])
 }
 
+fn database_request() -> impl Strategy<Value = RequestKind> {
+    select(vec![RequestKind::Query, RequestKind::Execute, RequestKind::BeginTx])
+}
+
 fn policy() -> impl Strategy<Value = SelectionPolicy> {
     prop_oneof![
         (1usize..=16, 1u32..=16).prop_map(|(top_k, power)| {
             SelectionPolicy::Score(ScoreConfig { top_k, power, ..ScoreConfig::default() })
         }),
-        (0.6..=0.84f64).prop_map(|hot_quantile| {
-            SelectionPolicy::HotCold(HotColdConfig { hot_quantile, ..HotColdConfig::default() })
+        (1.0..=4.0f64, 0.0..=100.0f64).prop_map(|(join_factor, slack_ms)| {
+            let leave_factor = join_factor + 0.5;
+            SelectionPolicy::HotCold(HotColdConfig {
+                join_factor,
+                leave_factor,
+                slack_ms,
+                ..HotColdConfig::default()
+            })
         }),
     ]
 }
@@ -302,15 +338,32 @@ fn pool(
     count: std::ops::Range<usize>,
 ) -> impl Strategy<Value = Vec<Candidate>> {
     let weight = prop_oneof![3 => Just(1.0), 1 => 0.01..20.0f64];
-    let nodes = vec((node.clone(), weight, any::<bool>()), count);
+    let nodes = vec((node.clone(), weight, any::<bool>(), comparison()), count);
     (nodes, node, any::<u32>()).prop_map(|(nodes, tied_stats, id_mask)| {
-        let candidate = |(index, (stats, weight, is_tied))| {
+        let candidate = |(index, (stats, weight, is_tied, comparison))| {
             let stats = if is_tied { tied_stats } else { stats };
             let node = NodeId(((index as u32) ^ id_mask) & 0xff);
-            Candidate { node, weight: Weight::new(weight).expect("the strategy gives valid weights"), stats }
+            let weight = Weight::new(weight).expect("the strategy gives valid weights");
+            Candidate { node, weight, stats, comparison }
         };
         nodes.into_iter().enumerate().map(candidate).collect()
     })
+}
+
+fn comparison() -> impl Strategy<Value = Comparison> {
+    let estimate = weighted(0.8, (0.0..1_000.0f64, 0.0..500.0f64));
+    let measurement = select(vec![Measurement::Settled, Measurement::Due, Measurement::Pending]);
+    let capacity = weighted(0.8, 1..64u32);
+    (estimate, measurement, any::<bool>(), 0..64u32, capacity).prop_map(
+        |(estimate, measurement, comparable, load, capacity)| Comparison {
+            estimate: estimate.map(|(mean_ms, deviation_ms)| LatencyEstimate { mean_ms, deviation_ms }),
+            measurement,
+            comparable,
+            credit: 0,
+            load,
+            capacity,
+        },
+    )
 }
 
 /// Generates the metrics of a healthy or struggling node that mostly passes the gates.

@@ -31,15 +31,21 @@ pub enum SignatureError {
     Unsigned,
     #[error("this access key's tenant is disabled")]
     Disabled,
+    /// The signature is valid, but the API key that the access key belongs to has expired.
+    #[error("this access key expired at {at}")]
+    KeyExpired { at: String },
 }
 
 impl SignatureError {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Incomplete { .. } | Self::Scope { .. } | Self::Unsigned => StatusCode::BAD_REQUEST,
-            Self::NoToken | Self::UnknownKey | Self::Mismatch | Self::Skewed { .. } | Self::Disabled => {
-                StatusCode::FORBIDDEN
-            }
+            Self::NoToken
+            | Self::UnknownKey
+            | Self::Mismatch
+            | Self::Skewed { .. }
+            | Self::Disabled
+            | Self::KeyExpired { .. } => StatusCode::FORBIDDEN,
         }
     }
 
@@ -52,6 +58,7 @@ impl SignatureError {
             Self::Mismatch => "InvalidSignatureException",
             Self::Skewed { .. } => "RequestTimeTooSkewed",
             Self::Disabled => "AccessDeniedException",
+            Self::KeyExpired { .. } => "ExpiredTokenException",
         }
     }
 
@@ -64,6 +71,7 @@ impl SignatureError {
             Self::Mismatch => "SignatureDoesNotMatch",
             Self::Skewed { .. } => "RequestTimeTooSkewed",
             Self::Disabled => "AccessDenied",
+            Self::KeyExpired { .. } => "ExpiredToken",
         }
     }
 }

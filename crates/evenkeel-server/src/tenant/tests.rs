@@ -9,8 +9,8 @@ const OPEN_ALLOWED: InsecurePolicy = InsecurePolicy { allow_open: true, allow_pl
 const REMOTE: &str = "192.0.2.1:1";
 
 fn tenant(name: &str, keys: &[&str]) -> TenantSettings {
-    let key_hashes = keys.iter().map(|key| KeyHash::of(key)).collect();
-    TenantSettings { name: name.to_owned(), key_hashes, ..TenantSettings::default() }
+    let keys = keys.iter().map(|key| TenantKey::unnamed(KeyHash::of(key))).collect();
+    TenantSettings { name: name.to_owned(), keys, ..TenantSettings::default() }
 }
 
 fn auth(tenants: Vec<TenantSettings>, admin: &[&str], exposure: Exposure) -> Authenticator {
@@ -26,7 +26,7 @@ fn call(auth: &Authenticator, access: Access, key: Option<&str>, peer: &str) -> 
     Ok(match auth.caller(access, &headers, peer.parse().unwrap())? {
         Caller::Public => "public".to_owned(),
         Caller::Tenant(tenant) => tenant.settings.name.clone(),
-        Caller::Admin => "admin".to_owned(),
+        Caller::Admin(_) => "admin".to_owned(),
     })
 }
 
@@ -243,4 +243,81 @@ fn estimated_tokens_are_limited_and_settled() {
     assert_eq!(tenant.take_tokens(80, now), Ok(()));
     let too_large = tenant.take_tokens(101, now).unwrap_err();
     assert_eq!(too_large.status(), 400, "a client would retry forever");
+}
+
+/// Returns a tenant whose keys are named and expire at these times.
+fn with_expiring(name: &str, keys: &[(&str, Option<u64>)]) -> TenantSettings {
+    let key = |(key, expires_at): &(&str, Option<u64>)| TenantKey {
+        name: format!("name of {key}"),
+        hash: KeyHash::of(key),
+        expires_at: expires_at.map(UnixSeconds),
+    };
+    TenantSettings {
+        name: name.to_owned(),
+        keys: keys.iter().map(key).collect(),
+        ..TenantSettings::default()
+    }
+}
+
+#[test]
+fn an_expired_key_is_rejected_with_its_time_and_the_others_work() {
+    let tenants =
+        Tenants::new(vec![with_expiring("a", &[("ek-1", Some(100)), ("ek-2", None)])], vec![]).unwrap();
+    let by = |key, now| tenants.tenant_with_key(key, UnixSeconds(now)).map(drop);
+    assert_eq!(by("ek-1", 99), Ok(()));
+    assert_eq!(by("ek-1", 100), Err(ApiError::KeyExpired { at: "1970-01-01T00:01:40Z".to_owned() }));
+    assert_eq!(by("ek-2", 100), Ok(()));
+    assert_eq!(by("ek-3", 100), Err(ApiError::Unauthenticated), "a wrong key learns nothing");
+}
+
+#[test]
+fn a_tenant_is_current_while_the_key_that_it_used_is_valid() {
+    let keys = [("ek-1", Some(100)), ("ek-2", None)];
+    let tenants = Tenants::new(vec![with_expiring("a", &keys)], vec![]).unwrap();
+    let by = |key| tenants.tenant_with_key(key, UnixSeconds(1)).unwrap();
+    let one = by("ek-1");
+    let two = by("ek-2");
+    assert_eq!(one.key().map(|key| key.name.as_str()), Some("name of ek-1"));
+    assert!(tenants.is_current(&one, UnixSeconds(99)) && !tenants.is_current(&one, UnixSeconds(100)));
+    assert!(tenants.is_current(&two, UnixSeconds(100)));
+    let (without_first, _) = tenants.next(vec![with_expiring("a", &keys[1..])], vec![]).unwrap();
+    assert!(
+        !without_first.is_current(&one, UnixSeconds(1)) && without_first.is_current(&two, UnixSeconds(1))
+    );
+}
+
+#[test]
+fn the_last_use_of_a_key_survives_a_reload_and_is_restored() {
+    let tenants = Tenants::new(vec![tenant("a", &["ek-1", "ek-2"])], vec![]).unwrap();
+    let hash = KeyHash::of("ek-1");
+    assert_eq!(tenants.last_use(&hash), None);
+    tenants.tenant_with_key("ek-1", UnixSeconds(179)).unwrap();
+    let (next, _) = tenants.next(vec![tenant("a", &["ek-2", "ek-1"])], vec![]).unwrap();
+    assert_eq!(next.last_use(&hash), Some(UnixSeconds(120)));
+    assert_eq!(next.last_uses().len(), 1);
+    let restarted = Tenants::new(vec![tenant("a", &["ek-1"])], vec![]).unwrap();
+    restarted.restore_last_use(&hash, UnixSeconds(120));
+    restarted.restore_last_use(&KeyHash::of("ek-9"), UnixSeconds(120));
+    assert_eq!(restarted.last_use(&hash), Some(UnixSeconds(120)));
+}
+
+#[test]
+fn two_keys_of_a_tenant_have_different_names() {
+    let mut same = with_expiring("a", &[("ek-1", None), ("ek-2", None)]);
+    same.keys[1].name = same.keys[0].name.clone();
+    let error = Tenants::new(vec![same], vec![]).unwrap_err().to_string();
+    assert_eq!(error, "two keys of tenant \"a\" are named \"name of ek-1\"");
+}
+
+#[tokio::test]
+async fn a_caller_becomes_invalid_when_its_key_expires_and_an_administrator_when_the_admin_key_changes() {
+    let soon = UnixSeconds::now().0 + 1;
+    let auth = auth(vec![with_expiring("a", &[("ek-1", Some(soon))])], &["ek-root"], Exposure::Loopback);
+    let caller = Caller::Tenant(auth.tenant_with_key("ek-1").unwrap());
+    auth.until_invalid(&caller).await;
+    assert_eq!(auth.tenant_with_key("ek-1").map(drop).unwrap_err().code(), "api_key_expired");
+    let admin = Caller::Admin(AdminKey { hash: KeyHash::of("ek-root") });
+    assert!(auth.is_current(&admin));
+    auth.reload(vec![], vec![KeyHash::of("ek-other")]).unwrap();
+    auth.until_invalid(&admin).await;
 }

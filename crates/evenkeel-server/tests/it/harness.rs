@@ -13,6 +13,7 @@ use evenkeel_server::disconnect::Disconnect;
 use evenkeel_server::listener::{DrainReport, Listener, ListenerLimits};
 use evenkeel_server::route::{Readiness, Routes, ServerRequest, handler};
 use evenkeel_server::tenant::{Access, Authenticator, Caller, InsecurePolicy, TenantSettings, Tenants};
+use evenkeel_server::tenant_key::TenantKey;
 use evenkeel_server::tls::Tls;
 use http::Method;
 use http_body::Frame;
@@ -110,7 +111,11 @@ pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
 }
 
 pub(crate) fn tenant(name: &str, key: &str) -> TenantSettings {
-    TenantSettings { name: name.to_owned(), key_hashes: vec![KeyHash::of(key)], ..TenantSettings::default() }
+    TenantSettings {
+        name: name.to_owned(),
+        keys: vec![TenantKey::unnamed(KeyHash::of(key))],
+        ..TenantSettings::default()
+    }
 }
 
 fn routes(readiness: Readiness, release: Arc<Notify>, arrived: mpsc::Sender<Disconnect>) -> Routes {
@@ -159,7 +164,7 @@ async fn echo(mut request: ServerRequest) -> Result<Response, ApiError> {
 async fn whoami(request: ServerRequest) -> Result<Response, ApiError> {
     match request.caller {
         Caller::Tenant(tenant) => Ok(text(tenant.settings.name.clone())),
-        Caller::Public | Caller::Admin => Err(ApiError::Internal),
+        Caller::Public | Caller::Admin(_) => Err(ApiError::Internal),
     }
 }
 

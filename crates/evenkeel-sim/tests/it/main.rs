@@ -1,6 +1,7 @@
 //! Evenkeel's guarantees in simulation; a failing test prints its seed.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
+mod choice;
 mod cli;
 mod fairness;
 mod flows;

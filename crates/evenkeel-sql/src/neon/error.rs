@@ -119,7 +119,7 @@ fn api_sqlstate(error: &ApiError) -> &'static str {
         | ApiError::Method { .. }
         | ApiError::NotFound { .. }
         | ApiError::Conflict { .. } => "08P01",
-        ApiError::Unauthenticated => "28P01",
+        ApiError::Unauthenticated | ApiError::KeyExpired { .. } => "28P01",
         ApiError::TenantDisabled => "28000",
         ApiError::DatasourceForbidden { .. }
         | ApiError::InvalidTicket { .. }
@@ -147,6 +147,7 @@ fn is_bad_request(error: &ApiError) -> bool {
         error,
         ApiError::Invalid { .. }
             | ApiError::Unauthenticated
+            | ApiError::KeyExpired { .. }
             | ApiError::TenantDisabled
             | ApiError::DatasourceForbidden { .. }
     )

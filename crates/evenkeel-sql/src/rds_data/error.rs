@@ -75,7 +75,9 @@ fn api_exception(error: &ApiError) -> &'static str {
         | ApiError::NotFound { .. }
         | ApiError::Conflict { .. }
         | ApiError::NoModel { .. } => "BadRequestException",
-        ApiError::Unauthenticated | ApiError::TenantDisabled => "AccessDeniedException",
+        ApiError::Unauthenticated | ApiError::KeyExpired { .. } | ApiError::TenantDisabled => {
+            "AccessDeniedException"
+        }
         ApiError::DatasourceForbidden { .. }
         | ApiError::InvalidTicket { .. }
         | ApiError::ForeignOrigin

@@ -16,6 +16,7 @@ use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::listener::{Listener, ListenerLimits};
 use evenkeel_server::route::{Readiness, Routes};
 use evenkeel_server::tenant::{Authenticator, InsecurePolicy, TenantSettings, Tenants};
+use evenkeel_server::tenant_key::TenantKey;
 use evenkeel_sql::datasource::Datasource;
 use evenkeel_sql::datasource::postgres::PostgresDatasource;
 use evenkeel_sql::{DatasourceOptions, SqlApi, SqlLimits, SqlOptions};
@@ -90,8 +91,8 @@ impl Membership {
 
 /// Returns the settings of a tenant with the API key `ek-NAME`.
 pub(crate) fn tenant(name: &str) -> TenantSettings {
-    let key_hashes = vec![KeyHash::of(&format!("ek-{name}"))];
-    TenantSettings { name: name.to_owned(), key_hashes, ..TenantSettings::default() }
+    let keys = vec![TenantKey::unnamed(KeyHash::of(&format!("ek-{name}")))];
+    TenantSettings { name: name.to_owned(), keys, ..TenantSettings::default() }
 }
 
 /// Returns the hash of the admin key `ek-root`.

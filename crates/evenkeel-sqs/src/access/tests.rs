@@ -14,8 +14,9 @@ use evenkeel_server::access_key::MasterKey;
 use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::disconnect::Disconnect;
 use evenkeel_server::tenant::{
-    Authenticator, Caller, Exposure, InsecurePolicy, TenantSettings, TenantState, Tenants,
+    AdminKey, Authenticator, Caller, Exposure, InsecurePolicy, TenantSettings, TenantState, Tenants,
 };
+use evenkeel_server::tenant_key::TenantKey;
 use evenkeel_telemetry::Registry;
 use serde_json::{Value, json};
 
@@ -35,9 +36,9 @@ struct Gateway {
 }
 
 fn tenant(name: &str, account: &str) -> TenantSettings {
-    let key_hashes = vec![KeyHash::of(&format!("ek-{name}"))];
+    let keys = vec![TenantKey::unnamed(KeyHash::of(&format!("ek-{name}")))];
     let account = Some(account.parse().unwrap());
-    TenantSettings { name: name.to_owned(), key_hashes, account, ..TenantSettings::default() }
+    TenantSettings { name: name.to_owned(), keys, account, ..TenantSettings::default() }
 }
 
 impl Gateway {
@@ -184,9 +185,12 @@ async fn a_caller_is_valid_while_its_tenant_is_active_with_its_account_and_keys(
     let another_key = KeyHash::of("ek-another");
     assert!(is_current_with(vec![TenantSettings { rpm: Some(1), ..same.clone() }]));
     let mut with_another_key = same.clone();
-    with_another_key.key_hashes.push(another_key);
+    with_another_key.keys.push(TenantKey::unnamed(another_key));
     assert!(is_current_with(vec![with_another_key]));
-    assert!(!is_current_with(vec![TenantSettings { key_hashes: vec![another_key], ..same.clone() }]));
+    assert!(!is_current_with(vec![TenantSettings {
+        keys: vec![TenantKey::unnamed(another_key)],
+        ..same.clone()
+    }]));
     assert!(!is_current_with(vec![TenantSettings { state: TenantState::Disabled, ..same.clone() }]));
     assert!(!is_current_with(vec![tenant("mallory", ACME)]));
     assert!(!is_current_with(vec![tenant("acme", ACME)]));
@@ -217,7 +221,14 @@ async fn the_kind_of_a_shared_queue_decides_what_every_tenant_may_do_with_it() {
         assert_eq!(allows(&exchange), is_exchange || is_listed(operation), "{name}");
         assert_eq!(allows(&jobs), Operation::SENDING.contains(&operation) || is_listed(operation), "{name}");
         for queue in [&upgraded, &exchange, &jobs] {
-            assert!(gateway.sqs.allows(&Caller::Admin, queue, operation), "{name}");
+            assert!(
+                gateway.sqs.allows(
+                    &Caller::Admin(AdminKey { hash: KeyHash::of("ek-root") }),
+                    queue,
+                    operation
+                ),
+                "{name}"
+            );
         }
     }
 }

@@ -67,7 +67,7 @@ impl Native {
     fn list_position<'a>(&self, caller: &Caller, after: &'a str) -> Result<ListPosition<'a>, ApiError> {
         let unknown = || ApiError::invalid(format!("the owner in {after:?} is not known"));
         let is_known = |namespace: Namespace| {
-            matches!(caller, Caller::Admin)
+            matches!(caller, Caller::Admin(_))
                 || namespace == Namespace::Shared
                 || namespace == own_namespace(caller)
         };

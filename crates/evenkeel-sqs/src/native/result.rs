@@ -79,7 +79,7 @@ async fn readable_result(
 /// Reports whether a caller may read what only `reader` and administrators may read.
 fn may_read(caller: &Caller, reader: Namespace) -> bool {
     match caller {
-        Caller::Admin => true,
+        Caller::Admin(_) => true,
         Caller::Tenant(_) | Caller::Public => reader == Namespace::Shared || reader == own_namespace(caller),
     }
 }

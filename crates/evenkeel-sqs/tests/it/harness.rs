@@ -17,6 +17,7 @@ use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::listener::{Listener, ListenerLimits};
 use evenkeel_server::route::{Readiness, Routes};
 use evenkeel_server::tenant::{Authenticator, InsecurePolicy, TenantSettings, Tenants};
+use evenkeel_server::tenant_key::TenantKey;
 use evenkeel_sqs::{SqsApi, SqsOptions};
 use evenkeel_telemetry::Registry;
 use serde_json::Value;
@@ -47,9 +48,9 @@ impl Default for Setup {
 
 /// Returns the settings of a tenant with one API key.
 pub(crate) fn tenant(name: &str) -> TenantSettings {
-    let key_hashes = vec![KeyHash::of(&format!("ek-{name}"))];
+    let keys = vec![TenantKey::unnamed(KeyHash::of(&format!("ek-{name}")))];
     let account = Some(account(name));
-    TenantSettings { name: name.to_owned(), key_hashes, account, ..TenantSettings::default() }
+    TenantSettings { name: name.to_owned(), keys, account, ..TenantSettings::default() }
 }
 
 /// Returns the account number of a tenant.

@@ -46,9 +46,8 @@ impl RouterMetrics {
     pub fn record(&self, event: &Event) {
         let Event::Request { step, .. } = event else { return };
         match step {
-            Step::Rejected { reason: RejectReason::QueueFull } | Step::Evicted { .. } => {
-                self.backpressure_rejections.count();
-            }
+            Step::Rejected { reason: RejectReason::QueueFull | RejectReason::WouldMissDeadline }
+            | Step::Evicted { .. } => self.backpressure_rejections.count(),
             Step::Finished { took, .. } => self.request_duration.record(*took),
             Step::Accepted { .. }
             | Step::Admitted { .. }

@@ -67,14 +67,18 @@ fn each_step_of_a_request_is_counted_once() {
 }
 
 #[test]
-fn only_evictions_and_full_queues_count_as_backpressure() {
+fn only_evictions_full_queues_and_deadlines_count_as_backpressure() {
     let harness = Harness::new();
     harness.record(ACME, Step::Evicted { waiting: 100 });
     harness.record(ACME, Step::Rejected { reason: RejectReason::QueueFull });
+    harness.record(ACME, Step::Rejected { reason: RejectReason::WouldMissDeadline });
     harness.record(ACME, Step::Rejected { reason: RejectReason::NoNode });
+    harness.record(ACME, Step::Rejected { reason: RejectReason::Failed });
+    harness.record(ACME, Step::Rejected { reason: RejectReason::WaitTimeout });
+    harness.record(ACME, Step::Rejected { reason: RejectReason::RateLimited });
     harness.record(ACME, Step::Cancelled);
     let page = read(&harness.registry.render()).unwrap();
-    assert_eq!(value(&page, "llm_router_backpressure_rejections_total", &[]), Some(2.0));
+    assert_eq!(value(&page, "llm_router_backpressure_rejections_total", &[]), Some(3.0));
     assert_eq!(harness.value("evenkeel_rejected_total", &[TENANT, ("reason", "no_node")]), Some(1.0));
     assert_eq!(harness.value("evenkeel_evicted_total", &[TENANT]), Some(1.0));
     assert_eq!(harness.value("evenkeel_cancelled_total", &[TENANT]), Some(1.0));
@@ -200,7 +204,7 @@ fn each_step_of_a_history_is_displayed_as_a_phrase() {
             node: BOX,
             path: Some(PathId(2)),
             waited: SECOND,
-            reason: PickReason::Preferred,
+            reason: PickReason::Cached,
             attempt: 1,
         },
     );

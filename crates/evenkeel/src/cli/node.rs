@@ -77,6 +77,9 @@ struct AddArgs {
     /// Path under /v1 that clients may call on this node in addition to those of inference; repeatable
     #[arg(long = "extra-path", value_name = "PATH")]
     extra_paths: Vec<String>,
+    /// Do not add `stream_options.include_usage` to streams, for an engine that rejects it
+    #[arg(long)]
+    no_inject_stream_options: bool,
     /// Link over which the server reaches the node, as named in [[links]]
     #[arg(long, value_name = "LINK")]
     via: Option<String>,
@@ -194,6 +197,9 @@ fn add(args: &AddArgs) -> Result<(), CliError> {
     }
     if !args.extra_paths.is_empty() {
         settings["extra_paths"] = json!(args.extra_paths);
+    }
+    if args.no_inject_stream_options {
+        settings["inject_stream_options"] = Value::from(false);
     }
     if let Some(link) = &args.via {
         settings["via"] = Value::from(link.as_str());

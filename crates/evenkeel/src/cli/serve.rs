@@ -122,6 +122,7 @@ fn log_hints(args: &ServeArgs, nodes: usize) {
 
 fn reload(args: &ServeArgs, gateway: &Gateway) {
     let result = args.read().and_then(|config| Ok(gateway.reload(config)?));
+    gateway.record_reload(result.as_ref().map_err(ToString::to_string));
     match result {
         Ok(report) => {
             let tenants = report.tenants;

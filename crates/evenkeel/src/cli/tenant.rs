@@ -1,11 +1,14 @@
 //! `evenkeel tenant …`: manages tenants through the API of a running server, or in the data directory if none runs.
 
+mod tenant_key;
+
 use clap::{Args, Subcommand};
+use evenkeel::audit_file::AuditFile;
 use evenkeel::config::{Config, read_tenant};
 use evenkeel::data_dir::{DataDir, DataDirClaim};
 use evenkeel::sqs_key::master_key;
 use evenkeel::tenant_store::{OldKeys, TenantChange, TenantStore};
-use evenkeel_server::api_key::{KeyHash, make_key};
+use evenkeel_telemetry::Counter;
 use http::Method;
 use serde_json::{Map, Value, json};
 
@@ -14,6 +17,8 @@ use super::settings::SettingsArgs;
 use super::table::Table;
 use super::{CliError, exit_with_usage_error, print};
 
+use tenant_key::KeyArgs;
+
 const EXAMPLES: &str = "\
 Examples:
   evenkeel tenant add acme --weight 2 --rpm 600         add a tenant and print its API key, shown only once
@@ -21,7 +26,9 @@ Examples:
   evenkeel tenant set acme --weight 3 --unlimited rpm
   evenkeel tenant set acme --datasource orders          allow one of the SQL datasources
   evenkeel tenant set orders --act-for '*'              let it send to shared queues under any fairness key
-  evenkeel tenant rotate acme --keep-old                create another key; the existing ones stay valid
+  evenkeel tenant key add acme --name ci --expires 30d  create another key; the existing ones stay valid
+  evenkeel tenant key list acme                         show names, expiry and last use
+  evenkeel tenant key remove acme ci                    revoke one key
   evenkeel tenant rotate acme                           create a key and revoke all others
   evenkeel tenant remove acme
   evenkeel tenant sqs-key acme                          print AWS credentials as environment variables
@@ -48,14 +55,14 @@ enum TenantCommand {
     List(ListArgs),
     /// Change a tenant's weight, limits or state; omitted settings stay unchanged, and its keys stay valid
     Set(SetArgs),
-    /// Create a new API key for a tenant, print it, and revoke the old ones
+    /// Create a new API key for a tenant, print it, and revoke all others, named or not
     Rotate(RotateArgs),
     /// Remove a tenant and its keys
     Remove(NamedArgs),
     /// Print AWS credentials for a tenant's SQS clients, as environment variables
     SqsKey(NamedArgs),
-    /// Generate an API key and its hash, for `key_hashes` or `admin_key_hashes` in a config file
-    Key,
+    /// Add, list and remove a tenant's keys; without a command, generate a key and its hash for a config file
+    Key(KeyArgs),
 }
 
 #[derive(Debug, Args)]
@@ -163,7 +170,7 @@ pub(super) fn run(args: TenantArgs) -> Result<(), CliError> {
         TenantCommand::Rotate(args) => rotate(args),
         TenantCommand::Remove(args) => remove(args),
         TenantCommand::SqsKey(args) => sqs_key(args),
-        TenantCommand::Key => key(),
+        TenantCommand::Key(args) => tenant_key::run(args),
     }
 }
 
@@ -294,11 +301,6 @@ fn sqs_key(args: NamedArgs) -> Result<(), CliError> {
     print(&format!("AWS_ACCESS_KEY_ID={id}\nAWS_SECRET_ACCESS_KEY={secret}\n"))
 }
 
-fn key() -> Result<(), CliError> {
-    let key = make_key().map_err(|_| "the system's random number generator failed")?;
-    print(&format!("{key}\n{}\n", KeyHash::of(&key)))
-}
-
 /// Applies a change in the data directory; returns the API key that it created, or an empty string if it created none.
 fn apply(
     data_dir: &DataDir,
@@ -306,8 +308,16 @@ fn apply(
     tenants: &TenantStore,
     change: TenantChange,
 ) -> Result<String, CliError> {
-    let (next, key) = tenants.apply(change, &config.server.admin_key_hashes)?;
-    next.write(data_dir)?;
+    let action = change.action();
+    let tenant = change.tenant().to_owned();
+    let audit = AuditFile::new(data_dir.path(), Counter::default());
+    let applied = tenants.apply(change, &config.server.admin_key_hashes);
+    let applied = applied.and_then(|(next, key)| next.write(data_dir).map(|()| (next, key)));
+    let error = applied.as_ref().err().map(ToString::to_string);
+    let after = applied.as_ref().ok().and_then(|(next, _)| next.describe_one(&tenant));
+    let user = format!("command line, uid {}", rustix::process::geteuid().as_raw());
+    audit.record_local(&user, action, json!({"tenant": tenant, "after": after}), error);
+    let (_, key) = applied?;
     Ok(key.map(|key| key.expose().clone()).unwrap_or_default())
 }
 

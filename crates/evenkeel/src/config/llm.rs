@@ -3,9 +3,11 @@
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use evenkeel_llm::usage::CachedCost;
 use evenkeel_llm::{Concurrency, HealthOptions, LlmOptions, NodeOptions, PassOptions};
 use evenkeel_pipeline::{AffinityOptions, BreakerOptions, PipelineLimits, PipelineOptions, RetryOptions};
 use evenkeel_policy::concurrency_limit::LimitConfig;
+use evenkeel_policy::score::{HotColdConfig, ScoreConfig, SelectionPolicy};
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
@@ -48,12 +50,15 @@ pub(super) fn read(
     let first_byte_max =
         section.optional_within("first_byte_max_secs", Float(0.001)..=DAY_SECS).map(Float::as_secs);
     let pass = read_pass(section);
+    let cached_cost = Float(CachedCost::default().as_f64());
+    let cached_cost = CachedCost::new(section.within("cached_cost", cached_cost, Float(0.0)..=Float(1.0)).0);
     let health = read_health(&mut section.section("health"));
     let pipeline = PipelineOptions {
         limits: read_limits(&mut section.section("limits")),
         retry: read_retry(&mut section.section("retry")),
         breaker: read_breaker(&mut section.section("breaker")),
         affinity: read_affinity(&mut section.section("affinity")),
+        selection: read_chooser(section),
         ..pipeline
     };
     let adaptive = read_adaptive(&mut section.section("adaptive"));
@@ -65,7 +70,7 @@ pub(super) fn read(
     }
     let nodes = nodes.into_iter().map(|(_, node)| node).collect();
     LlmConfig {
-        options: LlmOptions { pipeline, health, adaptive, first_byte_max, pass, nodes },
+        options: LlmOptions { pipeline, health, adaptive, first_byte_max, pass, cached_cost, nodes },
         ca_file_origin: ca_file.as_ref().map_or(ValueSource::Default, |setting| setting.origin.clone()),
         ca_file: ca_file.map(|setting| setting.value),
     }
@@ -191,6 +196,15 @@ fn read_affinity(section: &mut Section<'_>) -> AffinityOptions {
     }
 }
 
+/// Reads how the nodes are found that are about as good as the best.
+fn read_chooser(section: &mut Section<'_>) -> SelectionPolicy {
+    let choices = [
+        ("hot_cold", SelectionPolicy::HotCold(HotColdConfig::default())),
+        ("score", SelectionPolicy::Score(ScoreConfig::default())),
+    ];
+    section.one_of("chooser", "hot_cold", &choices)
+}
+
 fn read_nodes(
     section: &mut Section<'_>,
     node_flags: &[String],
@@ -272,6 +286,7 @@ pub(crate) fn nodes_to_toml(stored: &StoredNodes) -> String {
             ("weight", Float(node.weight.as_f64()).to_json()),
             ("api_key", json!(node.api_key.as_ref().map(Secret::expose))),
             ("extra_paths", json!((!node.extra_paths.is_empty()).then_some(&node.extra_paths))),
+            ("inject_stream_options", json!((!node.inject_stream_options).then_some(false))),
         ];
         let settings = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         text.push_str(&table_to_toml("nodes", &settings));
@@ -353,6 +368,7 @@ fn read_node(table: &mut Section<'_>, origin: &ValueSource, links: Option<&[Link
         weight: table.read("weight", Weight::ONE).value,
         api_key: table.optional::<Secret<String>>("api_key").map(|setting| setting.value),
         extra_paths: read_extra_paths(table),
+        inject_stream_options: table.read("inject_stream_options", true).value,
     }
 }
 
@@ -393,6 +409,7 @@ fn parse_node_flag(text: &str) -> Result<NodeOptions, String> {
         weight: Weight::ONE,
         api_key: None,
         extra_paths: Vec::new(),
+        inject_stream_options: true,
     })
 }
 
@@ -409,7 +426,7 @@ fn check_url(url: &str) -> Result<(), String> {
 }
 
 /// Rejects names that would need percent-encoding in an API path, or are too long.
-pub(super) fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-@:".contains(c);
     if (1..=64).contains(&name.len()) && name.chars().all(is_allowed) {
         return Ok(());

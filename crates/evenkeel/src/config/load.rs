@@ -47,7 +47,7 @@ pub(super) fn read_wait_queue(
         warning_threshold: warning.value.0,
         overload_threshold: overload.value.0,
     };
-    if let Err(error) = queue.validate() {
+    for error in queue.violations() {
         let origin = match error {
             InvalidConfig::DefaultTimeout => &timeout.origin,
             InvalidConfig::WarningThreshold => &warning.origin,

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use evenkeel_policy::weight::Weight;
 use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::tenant::{ACT_FOR_ALL, KEYS_MAX, TenantSettings, TenantState, Tenants, TenantsError};
+use evenkeel_server::tenant_key::TenantKey;
+use evenkeel_server::unix_seconds::UnixSeconds;
 use serde_json::{Map, Value as Json, json};
 
 use super::effective::toml_value;
@@ -71,6 +73,7 @@ fn tenant_name(error: &TenantsError) -> Option<&str> {
         TenantsError::TooManyKeys { name }
         | TenantsError::Reserved { name }
         | TenantsError::DuplicateName { name }
+        | TenantsError::DuplicateKeyName { name, .. }
         | TenantsError::DuplicateKey { name } => Some(name),
         TenantsError::TooMany | TenantsError::NoName | TenantsError::Open | TenantsError::Clear => None,
     }
@@ -83,7 +86,7 @@ fn read_tenant(
     known: Option<&KnownDatasources>,
 ) -> Option<TenantSettings> {
     let name = table.optional::<String>("name");
-    let key_hashes = read_key_hashes(table);
+    let keys = read_keys(table);
     let weight = table.read("weight", Weight::ONE).value;
     let rpm = table.optional_within("rpm", PER_MINUTE).map(Integer::as_u64);
     let tpm = table.optional_within("tpm", PER_MINUTE).map(Integer::as_u64);
@@ -108,7 +111,7 @@ fn read_tenant(
     }
     Some(TenantSettings {
         name: name.value,
-        key_hashes,
+        keys,
         weight,
         rpm,
         tpm,
@@ -122,7 +125,29 @@ fn read_tenant(
     })
 }
 
-/// Reads the hashes of a tenant's keys.
+/// Reads a tenant's keys: those of `key_hashes`, then those of `[[tenants.keys]]`.
+fn read_keys(table: &mut Section<'_>) -> Vec<TenantKey> {
+    let mut keys: Vec<TenantKey> = read_key_hashes(table).into_iter().map(TenantKey::unnamed).collect();
+    for (origin, mut entry) in table.sections("keys") {
+        let name = entry.optional::<String>("name");
+        let hash = entry.optional::<KeyHash>("hash");
+        let expires_at = entry.optional::<UnixSeconds>("expires_at").map(|setting| setting.value);
+        if let Some(name) = &name
+            && let Err(message) = check_name(&name.value)
+        {
+            entry.error(&name.origin, message);
+        }
+        let Some(hash) = hash.map(|hash| hash.value) else {
+            entry.error(&origin, "a key needs a hash (`evenkeel tenant key` prints one)");
+            continue;
+        };
+        let unnamed = TenantKey::unnamed(hash);
+        keys.push(TenantKey { name: name.map_or(unnamed.name, |name| name.value), hash, expires_at });
+    }
+    keys
+}
+
+/// Reads the hashes of a tenant's keys that have no name.
 ///
 /// An empty list is an error: it looks like a tenant with keys, but no client could authenticate as it. A tenant that
 /// needs no keys, because it only owns dispatched jobs, leaves the setting out.
@@ -184,13 +209,24 @@ pub(crate) fn to_toml(tenants: &[TenantSettings]) -> String {
     let mut text = String::new();
     for tenant in tenants {
         let mut settings = describe(tenant);
-        if !tenant.key_hashes.is_empty() {
-            let hashes: Vec<String> = tenant.key_hashes.iter().map(ToString::to_string).collect();
+        // Earlier versions read `key_hashes` only.
+        if !tenant.keys.is_empty() && tenant.keys.iter().all(TenantKey::is_unnamed) {
+            let hashes: Vec<String> = tenant.keys.iter().map(|key| key.hash.to_string()).collect();
             settings.insert("key_hashes".to_owned(), json!(hashes));
+        } else if !tenant.keys.is_empty() {
+            settings.insert("keys".to_owned(), tenant.keys.iter().map(key_to_json).collect());
         }
         text.push_str(&table_to_toml("tenants", &settings));
     }
     text
+}
+
+fn key_to_json(key: &TenantKey) -> Json {
+    let mut entry = json!({"name": key.name, "hash": key.hash.to_string()});
+    if let Some(at) = key.expires_at {
+        entry["expires_at"] = json!(at.to_rfc3339());
+    }
+    entry
 }
 
 /// Serializes one entry of a list to TOML, without settings that are `null`.

@@ -7,6 +7,7 @@ use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::tenant::{TenantSql, TenantState};
+use evenkeel_server::tenant_key::TenantKey;
 use proptest::prelude::*;
 
 fn sources(text: &str, env: &[(&str, &str)]) -> ConfigSources {
@@ -319,7 +320,7 @@ fn tenants_are_read_with_all_their_settings() {
     );
     let tenants = read(&text).tenants;
     let acme = &tenants[0];
-    assert!(acme.key_hashes[0].matches(&hash));
+    assert!(acme.keys[0].hash.matches(&hash));
     assert_eq!((acme.rpm, acme.tpm, acme.concurrency_max), (Some(60), Some(1000), Some(4)));
     assert_eq!((acme.models.len(), acme.state), (1, TenantState::Disabled));
     assert_eq!((&acme.sql.datasources[..], &acme.sql.role), (&["main".to_owned()][..], &None));
@@ -426,7 +427,7 @@ fn an_empty_list_of_keys_is_an_error_and_a_missing_one_is_not() {
         message.starts_with("evenkeel.toml:3: key_hashes is empty, so no client can authenticate"),
         "{message}"
     );
-    assert!(read("[[tenants]]\nname = 'a'\n").tenants[0].key_hashes.is_empty());
+    assert!(read("[[tenants]]\nname = 'a'\n").tenants[0].keys.is_empty());
 }
 
 #[test]
@@ -478,7 +479,7 @@ proptest! {
             if name == "open" || settings.iter().any(|other| other.name == name) {
                 continue;
             }
-            let key_hashes = vec![KeyHash::of(&name)];
+            let keys = vec![TenantKey::unnamed(KeyHash::of(&name))];
             let weight = Weight::new(weight).unwrap();
             let session: BTreeMap<_, _> = session.into_iter().collect();
             let sql = TenantSql {
@@ -486,7 +487,7 @@ proptest! {
                 role: models.first().cloned(),
                 settings: session.into_iter().collect(),
             };
-            settings.push(TenantSettings { name, key_hashes, weight, rpm, concurrency_max, models, sql, ..Default::default() });
+            settings.push(TenantSettings { name, keys, weight, rpm, concurrency_max, models, sql, ..Default::default() });
         }
         let text = to_toml(&settings);
         let read = read_tenants("x", &text).unwrap();

@@ -7,6 +7,7 @@ use evenkeel_llm::Concurrency;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_server::api_key::KeyHash;
+use evenkeel_server::unix_seconds::UnixSeconds;
 use evenkeel_telemetry::Secret;
 use serde_json::{Value as Json, json};
 use toml::de::DeValue;
@@ -268,6 +269,28 @@ impl ConfigValue for KeyHash {
 
     fn to_json(&self) -> Json {
         json!(fingerprint(self))
+    }
+}
+
+/// A time such as `2027-01-31T12:00:00Z`; a date means its beginning in UTC.
+impl ConfigValue for UnixSeconds {
+    fn kind() -> String {
+        "a date such as 2027-01-31 or a time such as 2027-01-31T12:00:00Z".to_owned()
+    }
+
+    fn from_toml(value: &DeValue<'_>) -> Option<Self> {
+        match value {
+            DeValue::Datetime(time) => Self::from_text(&time.to_string()),
+            value => value.as_str().and_then(Self::from_text),
+        }
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        Self::parse_rfc3339(text)
+    }
+
+    fn to_json(&self) -> Json {
+        json!(self.to_rfc3339())
     }
 }
 

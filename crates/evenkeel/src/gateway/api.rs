@@ -4,9 +4,13 @@
 use std::sync::Arc;
 
 use evenkeel_server::api_error::ApiError;
+use evenkeel_server::api_key::KeyHash;
+use evenkeel_server::audit_trail::AuditNote;
 use evenkeel_server::body::{self, Response};
+use evenkeel_server::percent;
 use evenkeel_server::route::{METRICS, RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::tenant::Access;
+use evenkeel_server::unix_seconds::UnixSeconds;
 use evenkeel_sqs::SqsApi;
 use evenkeel_telemetry::{CONTENT_TYPE, Secret};
 use http::header;
@@ -16,6 +20,7 @@ use serde_json::{Map, Value, json};
 use super::reload::in_force;
 use super::{ChangeError, Core};
 use crate::config::read_tenant;
+use crate::key_use::parse_expiry;
 use crate::tenant_store::{OldKeys, TenantChange, TenantStoreError};
 
 /// Describes the SQL API and every path under `/api`, including those of the LLM and queue APIs.
@@ -23,6 +28,8 @@ const OPENAPI: &str = include_str!("openapi.json");
 const ROUTES: &str = "/api/routes";
 const TENANTS: &str = "/api/tenants";
 const TENANT: &str = "/api/tenants/";
+/// Last segment of the path of a tenant's keys.
+const KEYS: &str = "keys";
 
 pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access) -> Result<(), RouteError> {
     let respond = |respond: fn(&Core) -> Response| {
@@ -46,14 +53,14 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
     let shared = core.clone();
     routes.add(Method::POST, TENANTS, Access::Admin, handler(move |call| add(shared.clone(), call)))?;
     let shared = core.clone();
-    let sqs_keys = handler(move |call| {
-        let keys = sqs_keys(&shared, call.request.uri().path());
+    let keys = handler(move |call| {
+        let keys = keys(&shared, call.request.uri().path());
         async { keys }
     });
-    routes.add(Method::GET, &format!("{TENANT}*"), Access::Admin, sqs_keys)?;
+    routes.add(Method::GET, &format!("{TENANT}*"), Access::Admin, keys)?;
     let shared = core.clone();
-    let rotate = handler(move |call| rotate(shared.clone(), call));
-    routes.add(Method::POST, &format!("{TENANT}*"), Access::Admin, rotate)?;
+    let create_key = handler(move |call| create_key(shared.clone(), call));
+    routes.add(Method::POST, &format!("{TENANT}*"), Access::Admin, create_key)?;
     let shared = core.clone();
     let set = handler(move |call| set(shared.clone(), call));
     routes.add(Method::PATCH, &format!("{TENANT}*"), Access::Admin, set)?;
@@ -106,19 +113,57 @@ fn openapi() -> Response {
 
 async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
     let settings = read_object(&mut call).await?;
-    if settings.contains_key("key_hashes") {
-        return Err(ApiError::invalid("key_hashes cannot be set; the gateway creates a key and returns it"));
+    if let Some(setting) = ["key_hashes", "keys"].into_iter().find(|setting| settings.contains_key(*setting))
+    {
+        let message = format!("{setting} cannot be set; the gateway creates a key and returns it");
+        return Err(ApiError::invalid(message));
     }
     let tenant = read_tenant(&settings).map_err(|errors| ApiError::invalid(errors.to_string()))?;
     let name = tenant.name.clone();
-    let key = change(core, TenantChange::Add(tenant)).await?;
+    let key = change(core, TenantChange::Add(tenant), call.audit.clone()).await?;
     Ok(json_response(StatusCode::CREATED, &with_key(&name, key)))
 }
 
-async fn rotate(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
+/// Handles `POST /api/tenants/{name}/keys` and `…/rotate`.
+async fn create_key(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiError> {
     let path = call.request.uri().path().to_owned();
-    let name = path.strip_prefix(TENANT).and_then(|rest| rest.strip_suffix("/rotate"));
-    let name = name.ok_or(ApiError::NoRoute)?.to_owned();
+    let path = path.strip_prefix(TENANT).and_then(|rest| rest.rsplit_once('/'));
+    match path.ok_or(ApiError::NoRoute)? {
+        (name, "rotate") => rotate(core, call, name.to_owned()).await,
+        (name, KEYS) => add_key(core, call, name.to_owned()).await,
+        _ => Err(ApiError::NoRoute),
+    }
+}
+
+async fn add_key(core: Arc<Core>, mut call: ServerRequest, tenant: String) -> Result<Response, ApiError> {
+    let options = read_object(&mut call).await?;
+    if let Some(key) = options.keys().find(|key| !["name", "expires_at"].contains(&key.as_str())) {
+        let message = format!("unknown option {key:?}; the options are \"name\" and \"expires_at\"");
+        return Err(ApiError::invalid(message));
+    }
+    let text = |option: &str| match options.get(option) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(ApiError::invalid(format!("{option} must be a text"))),
+    };
+    let name = text("name")?;
+    let expires_at = match text("expires_at")? {
+        Some(text) => Some(parse_expiry(&text, UnixSeconds::now()).map_err(ApiError::invalid)?),
+        None => None,
+    };
+    let change_keys = TenantChange::AddKey { tenant: tenant.clone(), name, expires_at };
+    let key = change(core.clone(), change_keys, call.audit.clone()).await?;
+    let mut response = with_key(&tenant, key);
+    let hash = response["key"].as_str().map(KeyHash::of);
+    let tenants = core.auth.tenants();
+    let keys = tenants.get(&tenant).map(|tenant| tenant.settings.keys.as_slice()).unwrap_or_default();
+    let added = keys.iter().find(|key| hash.is_some_and(|hash| key.hash.matches(&hash)));
+    response["key_name"] = json!(added.map(|key| key.name.as_str()));
+    response["expires_at"] = json!(expires_at.map(UnixSeconds::to_rfc3339));
+    Ok(json_response(StatusCode::CREATED, &response))
+}
+
+async fn rotate(core: Arc<Core>, mut call: ServerRequest, name: String) -> Result<Response, ApiError> {
     let options = read_object(&mut call).await?;
     if let Some(key) = options.keys().find(|key| *key != "keep_old") {
         return Err(ApiError::invalid(format!("unknown option {key:?}; the only option is \"keep_old\"")));
@@ -128,30 +173,52 @@ async fn rotate(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, Ap
         Some(Value::Bool(true)) => OldKeys::Keep,
         Some(_) => return Err(ApiError::invalid("keep_old must be true or false")),
     };
-    let key = change(core, TenantChange::Rotate { name: name.clone(), old_keys }).await?;
+    let key = change(core, TenantChange::Rotate { name: name.clone(), old_keys }, call.audit.clone()).await?;
     Ok(json_response(StatusCode::OK, &with_key(&name, key)))
 }
 
-/// Handles `GET /api/tenants/{name}/sqs-key`: returns AWS credentials for the tenant's SQS clients.
-fn sqs_keys(core: &Core, path: &str) -> Result<Response, ApiError> {
-    let name = path.strip_prefix(TENANT).and_then(|rest| rest.strip_suffix("/sqs-key"));
-    let name = name.ok_or(ApiError::NoRoute)?;
-    let state = core.state.lock();
-    let keys = state.tenants.sqs_keys(name, core.queue.sqs.master_key());
-    let keys = keys.map_err(|error| api_error(ChangeError::Store(error)))?;
-    Ok(json_response(StatusCode::OK, &json!({"name": name, "keys": keys})))
+/// Handles `GET /api/tenants/{name}/keys`, and `…/sqs-key`, which returns AWS credentials for the tenant's SQS clients.
+fn keys(core: &Core, path: &str) -> Result<Response, ApiError> {
+    let path = path.strip_prefix(TENANT).and_then(|rest| rest.rsplit_once('/'));
+    let (name, resource) = path.ok_or(ApiError::NoRoute)?;
+    let tenants = &core.state.lock().tenants;
+    let described = match resource {
+        KEYS => {
+            let table = core.auth.tenants();
+            tenants.describe_keys(name, UnixSeconds::now(), |hash| table.last_use(hash))
+        }
+        "sqs-key" => {
+            let keys = tenants.sqs_keys(name, core.queue.sqs.master_key());
+            keys.map(|keys| json!({"name": name, "keys": keys}))
+        }
+        _ => return Err(ApiError::NoRoute),
+    };
+    let described = described.map_err(|error| api_error(ChangeError::Store(error)))?;
+    Ok(json_response(StatusCode::OK, &described))
 }
 
 async fn set(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
     let name = call.request.uri().path().strip_prefix(TENANT).ok_or(ApiError::NoRoute)?.to_owned();
     let settings = read_object(&mut call).await?;
-    change(core, TenantChange::Set { name: name.clone(), settings }).await?;
+    change(core, TenantChange::Set { name: name.clone(), settings }, call.audit.clone()).await?;
     Ok(json_response(StatusCode::OK, &json!({"name": name})))
 }
 
+/// Handles `DELETE /api/tenants/{name}` and `DELETE /api/tenants/{name}/keys/{key}`.
 async fn remove(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiError> {
     let name = call.request.uri().path().strip_prefix(TENANT).ok_or(ApiError::NoRoute)?.to_owned();
-    change(core, TenantChange::Remove { name: name.clone() }).await?;
+    if let Some((tenant, key)) = name.split_once("/keys/") {
+        let tenant = tenant.to_owned();
+        let key = percent::decode(key).ok_or(ApiError::NoRoute)?;
+        change(
+            core,
+            TenantChange::RemoveKey { tenant: tenant.clone(), name: key.clone() },
+            call.audit.clone(),
+        )
+        .await?;
+        return Ok(json_response(StatusCode::OK, &json!({"name": tenant, "key_name": key})));
+    }
+    change(core, TenantChange::Remove { name: name.clone() }, call.audit.clone()).await?;
     Ok(json_response(StatusCode::OK, &json!({"name": name})))
 }
 
@@ -169,8 +236,12 @@ pub(super) async fn read_object(call: &mut ServerRequest) -> Result<Map<String, 
 }
 
 /// Applies a change on a blocking thread, because it writes to disk.
-async fn change(core: Arc<Core>, change: TenantChange) -> Result<Option<Secret<String>>, ApiError> {
-    let changed = tokio::task::spawn_blocking(move || core.change_tenants(change)).await;
+async fn change(
+    core: Arc<Core>,
+    change: TenantChange,
+    audit: AuditNote,
+) -> Result<Option<Secret<String>>, ApiError> {
+    let changed = tokio::task::spawn_blocking(move || core.change_tenants(change, &audit)).await;
     changed.map_err(|_| ApiError::Internal)?.map_err(api_error)
 }
 
@@ -178,6 +249,9 @@ fn api_error(error: ChangeError) -> ApiError {
     match error {
         ChangeError::Store(TenantStoreError::Unknown { name }) => {
             ApiError::NotFound { what: format!("tenant {name:?}") }
+        }
+        ChangeError::Store(TenantStoreError::UnknownKey { tenant, name }) => {
+            ApiError::NotFound { what: format!("key {name:?} of tenant {tenant:?}") }
         }
         ChangeError::Store(
             error @ (TenantStoreError::Exists { .. }

@@ -3,6 +3,7 @@
 use evenkeel_llm::NodeOptions;
 use evenkeel_server::tls::TlsError;
 use serde_json::Value;
+use serde_json::{Value as Json, json};
 use thiserror::Error;
 
 use super::links::LoadedLink;
@@ -30,6 +31,17 @@ pub struct ReloadReport {
     pub needs_restart: Vec<String>,
     /// Errors that affect single tenants, nodes or links, or the nodes file; everything else was applied.
     pub errors: Vec<String>,
+}
+
+impl ReloadReport {
+    /// Returns what changed, for the audit log.
+    pub(super) fn to_json(&self) -> Json {
+        json!({
+            "tenants": self.tenants, "nodes_added": self.nodes_added, "nodes_removed": self.nodes_removed,
+            "links_started": self.links_started, "links_removed": self.links_removed,
+            "needs_restart": self.needs_restart, "errors": self.errors,
+        })
+    }
 }
 
 impl Core {
@@ -170,6 +182,7 @@ fn is_same(node: &NodeOptions, other: &NodeOptions) -> bool {
         && node.max_concurrency == other.max_concurrency
         && node.weight == other.weight
         && node.extra_paths == other.extra_paths
+        && node.inject_stream_options == other.inject_stream_options
         && key(node) == key(other)
 }
 

@@ -377,7 +377,7 @@ fn files_of_the_data_directory_are_for_their_owner_only_whatever_the_umask() {
 #[test]
 fn a_new_tenant_has_no_name_that_means_something_else_and_an_existing_one_keeps_it() {
     let dir = TestDir::new("admin-names");
-    for name in [".", "..", "other", "admin", "open", "a b", "a/b", "\u{7f}"] {
+    for name in [".", "..", "other", "admin", "default", "123456789012", "open", "a b", "a/b", "\u{7f}"] {
         let refused = dir.run(&["tenant", "add", name]).failed();
         let is_reserved = refused.contains("no tenant may be named");
         assert!(is_reserved || refused.contains("a name must be 1 to 64 letters"), "{name:?}: {refused}");

@@ -50,6 +50,27 @@ fn errors_are_reported_by_line_and_the_exit_code_is_1() {
 }
 
 #[test]
+fn every_error_of_the_load_manager_is_reported_at_once() {
+    let dir = TestDir::new("check-load");
+    dir.write(
+        "a.toml",
+        "[load_manager]\nmax_waiting = 0\ndefault_timeout_secs = 301\nwarning_threshold = 1.5\n\
+         overload_threshold = 2\nmax_delay_ms = -1\nquantum_tokens = 0\nmax_wait = 3\n",
+    );
+    assert_eq!(
+        dir.run(&["check", "a.toml"]).failed(),
+        "a.toml:2: Max waiting must be between 1 and 1000\n\
+         a.toml:3: Timeout must be between 1 and 300 seconds\n\
+         a.toml:4: Warning threshold must be between 0.0 and 1.0\n\
+         a.toml:5: Overload threshold must be greater than warning\n\
+         a.toml:6: max_delay_ms must be from 0 to 60000\n\
+         a.toml:7: quantum_tokens must be from 1 to 1000000000\n\
+         a.toml:8: unknown key \"max_wait\" in [load_manager]; did you mean \"max_waiting\"?\n\
+         evenkeel: a.toml: 7 errors\n"
+    );
+}
+
+#[test]
 fn check_reports_what_serve_rejects() {
     let dir = TestDir::new("check-serve");
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -133,5 +154,5 @@ fn the_reference_names_every_setting_with_its_default() {
     for example in &blocks[1..] {
         read(example);
     }
-    assert_eq!(blocks.len(), 6, "TOML blocks in docs/configuration.md");
+    assert_eq!(blocks.len(), 7, "TOML blocks in docs/configuration.md");
 }

@@ -44,6 +44,7 @@ mod sql;
 mod sqs;
 mod storm;
 mod tenant;
+mod tenant_keys;
 mod test_dir;
 mod traces;
 mod upgrade;

@@ -10,7 +10,7 @@ use crate::test_dir::TestDir;
 use evenkeel_sim_node::testing::read;
 
 /// Id of the first message of the first key of the first queue, as earlier versions counted them.
-const FIRST: &str = "00000001-0000-0001-0000-000000000001";
+const FIRST: &str = "00000001-0000-0000-0000-000000000001";
 
 #[test]
 fn nobody_finds_a_message_by_counting() {

@@ -1,5 +1,6 @@
 //! The table of `docs/security.md`: every route and SQS operation, and who may call it.
 
+mod audit_records;
 mod aws;
 
 use std::collections::BTreeMap;

@@ -57,9 +57,9 @@ fn an_invalid_change_is_reported_and_changes_nothing() {
 fn a_corrupt_store_is_reported_by_line() {
     let dir = TestDir::new("tenant-broken");
     dir.run(&["tenant", "add", "acme"]).ok();
-    dir.write("evenkeel-data/tenants.toml", "[[tenants]]\nname = 'acme'\nkeys = 1\n");
+    dir.write("evenkeel-data/tenants.toml", "[[tenants]]\nname = 'acme'\ncolour = 1\n");
     let output = dir.run(&["tenant", "list"]).failed();
-    assert!(output.contains("evenkeel-data/tenants.toml:3: unknown key \"keys\""), "{output}");
+    assert!(output.contains("evenkeel-data/tenants.toml:3: unknown key \"colour\""), "{output}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::listener::{Listener, ListenerLimits};
 use evenkeel_server::route::{Readiness, Routes};
 use evenkeel_server::tenant::{Authenticator, InsecurePolicy, TenantSettings, Tenants};
+use evenkeel_server::tenant_key::TenantKey;
 use evenkeel_telemetry::trace::{TraceOptions, Tracer};
 use evenkeel_telemetry::{MetricLimits, Observer, PathMetrics, Registry, RequestLogLimits, RouterMetrics};
 use evenkeel_upstream::{TlsRoots, Upstream};
@@ -77,12 +78,13 @@ pub(crate) fn node(name: &str, url: &str, slots: u32) -> NodeOptions {
         weight: Weight::ONE,
         api_key: None,
         extra_paths: Vec::new(),
+        inject_stream_options: true,
     }
 }
 
 pub(crate) fn tenant(name: &str) -> TenantSettings {
-    let key_hashes = vec![KeyHash::of(&format!("ek-{name}"))];
-    TenantSettings { name: name.to_owned(), key_hashes, ..TenantSettings::default() }
+    let keys = vec![TenantKey::unnamed(KeyHash::of(&format!("ek-{name}")))];
+    TenantSettings { name: name.to_owned(), keys, ..TenantSettings::default() }
 }
 
 impl Gateway {

@@ -70,14 +70,15 @@ fn check_events(hide: HideUsage, whole: &ScanResult, stream: &[u8]) {
     let mut passed = Vec::new();
     for event in events(stream) {
         let one = scan(hide, [event]);
-        sum.tokens += one.totals.tokens;
+        sum.deltas += one.totals.deltas;
+        sum.text += one.totals.text;
         sum.done |= one.totals.done;
         sum.error |= one.totals.error;
         passed.extend_from_slice(&one.passed);
     }
     assert_eq!(
-        (whole.totals.tokens, whole.totals.done, whole.totals.error),
-        (sum.tokens, sum.done, sum.error)
+        (whole.totals.deltas, whole.totals.text, whole.totals.done, whole.totals.error),
+        (sum.deltas, sum.text, sum.done, sum.error)
     );
     // The last event may be incomplete; it is passed on only if it is the end-of-stream marker.
     assert_eq!(passed, whole.passed);

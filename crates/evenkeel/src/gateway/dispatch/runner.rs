@@ -130,7 +130,7 @@ impl QueueRunner {
     /// Without the limit on the queue, jobs that exceed it would occupy the queue's concurrency while they wait.
     async fn sync_tenant_limits(&mut self, tenant: &Tenant, key: &str) {
         let name = &tenant.settings.name;
-        let TenantSettings { weight, concurrency_max, .. } = tenant.settings;
+        let TenantSettings { weight, concurrency_max, .. } = *tenant.settings;
         let share = TenantShare { weight, concurrency_max };
         let owns_key = key.split('/').next() == Some(name);
         if !owns_key || self.synced.get(name) == Some(&share) {
