@@ -127,6 +127,7 @@ impl Observer {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_policy::class::TenantFlow;
     use evenkeel_policy::cost::Cost;
     use evenkeel_policy::id::RequestId;
     use evenkeel_policy::outcome::PickReason;
@@ -155,7 +156,7 @@ mod tests {
         assert_eq!(texts[texts.len() - 2], *waiting.last().unwrap(), "{texts:?}");
         assert_eq!(
             texts[texts.len() - 1],
-            "dispatched to node 0 over path fast after 0ns, attempt 1: preferred by affinity hash"
+            "dispatched to node 0 over path fast after 0ns, attempt 1: affinity cache hit"
         );
     }
 
@@ -206,7 +207,12 @@ mod tests {
             let client_id = request.to_string();
             let name = RequestName { client_id: client_id.as_bytes(), earlier: None };
             self.0.request_log().set_name(RequestId(request), TenantId(tenant), name);
-            self.record(request, tenant, at, Step::Accepted { model, cost: Cost(1) });
+            self.record(
+                request,
+                tenant,
+                at,
+                Step::Accepted { model, cost: Cost(1), flow: Some(TenantFlow::default()) },
+            );
             self.record(request, tenant, at, Step::Admitted { waiting: 1 });
         }
 
@@ -215,7 +221,7 @@ mod tests {
                 node: NodeId(0),
                 path: Some(PathId(0)),
                 waited: Duration::ZERO,
-                reason: PickReason::Preferred,
+                reason: PickReason::Cached,
                 attempt: 1,
             };
             self.record(request, tenant, at, step);
