@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use evenkeel_pipeline::{
-    BreakerState, InvalidOptions, NodeStatus, OptimizedLoadManager, PathShares, RegistryError,
+    BreakerState, Class, InvalidOptions, NodeStatus, OptimizedLoadManager, PathShares, RegistryError,
+    TenantStatus,
 };
 use evenkeel_policy::time::Duration;
 use evenkeel_server::api_error::ApiError;
@@ -17,8 +18,8 @@ use evenkeel_server::route::{
 use evenkeel_server::scheduling::ScheduledTenants;
 use evenkeel_server::tenant::{Access, TENANTS_MAX, Tenant};
 use evenkeel_telemetry::{
-    BreakerGauge, EngineGauges, ExplainNames, ExplainedRequest, NodeGauges, Observer, PathGauges,
-    RouterGauges,
+    BreakerGauge, ClassGauges, EngineGauges, ExplainNames, ExplainedRequest, NodeGauges, Observer,
+    PathGauges, RouterGauges,
 };
 use http::Method;
 use parking_lot::Mutex;
@@ -224,6 +225,7 @@ impl LlmApi {
             cache_hits: status.cache.hits,
             cache_misses: status.cache.misses,
             pool_connections: pool.active_connections + pool.idle_connections,
+            classes: class_gauges(&status.tenants),
         }
     }
 
@@ -266,4 +268,16 @@ pub enum LlmError {
     Node(#[from] NodeError),
     #[error(transparent)]
     Monitors(#[from] MonitorStartError),
+}
+
+/// Sums the classes of all tenants, lowest first; background requests are last.
+fn class_gauges(tenants: &[TenantStatus]) -> [ClassGauges; Class::COUNT + 1] {
+    let mut gauges = [ClassGauges::default(); Class::COUNT + 1];
+    for tenant in tenants {
+        for (gauges, class) in gauges.iter_mut().zip(tenant.classes.iter().chain([&tenant.background])) {
+            gauges.waiting += class.waiting;
+            gauges.cost += class.served.0;
+        }
+    }
+    gauges
 }

@@ -7,6 +7,8 @@ use http::{HeaderMap, HeaderName};
 
 /// Response header with the time that the request was queued.
 pub(crate) const QUEUE_WAIT_MS: HeaderName = HeaderName::from_static("x-queue-wait-ms");
+/// Prefix of the request headers that are for the gateway and not for nodes.
+const OWN_PREFIX: &str = "x-evenkeel-";
 pub(crate) const REQUEST_ID: &str = "x-request-id";
 
 fn is_hop_by_hop(name: &HeaderName) -> bool {
@@ -27,7 +29,7 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 /// Reports whether a client's header is passed to nodes.
 ///
 /// Credentials are not passed on, and neither is `accept-encoding`, because a compressed response could not be scanned.
-/// The request ID is sent separately, after validation.
+/// The request ID is sent separately, after validation. Headers to the gateway itself (`x-evenkeel-…`) end here.
 pub(crate) fn is_for_nodes(name: &HeaderName) -> bool {
     let is_replaced = matches!(
         name.as_str(),
@@ -41,7 +43,7 @@ pub(crate) fn is_for_nodes(name: &HeaderName) -> bool {
             | "accept-encoding"
             | REQUEST_ID
     );
-    !is_replaced && !is_hop_by_hop(name)
+    !is_replaced && !name.as_str().starts_with(OWN_PREFIX) && !is_hop_by_hop(name)
 }
 
 /// Returns the headers of a node's response that are passed to the client.
@@ -93,6 +95,7 @@ mod tests {
             ("keep-alive", "timeout=5"),
             ("transfer-encoding", "chunked"),
             ("accept-encoding", "gzip"),
+            ("x-evenkeel-session", "agent-7"),
             ("content-type", "application/json"),
             ("openai-organization", "org"),
         ]);

@@ -22,6 +22,7 @@ use crate::deadline::ClientDeadlines;
 use crate::headers;
 use crate::proxy::{AcceptedRequest, DispatchListener, ProxyRequest};
 use crate::request::{Endpoint, LlmRequest, ResponseMode};
+use crate::tenant_flow::FlowHeaders;
 use crate::trace::RequestTrace;
 
 /// Size limit of the response to a job.
@@ -113,7 +114,8 @@ impl LlmApi {
         let deadline = ClientDeadlines::default();
         let permit = None;
         let read_ahead = None;
-        let accepted = AcceptedRequest { tenant, request, head, body, permit, read_ahead, deadline };
+        let flow = FlowHeaders::default();
+        let accepted = AcceptedRequest { tenant, request, head, body, permit, read_ahead, deadline, flow };
         let result = context.serve(accepted).await;
         let response = result.inspect_err(|error| {
             context.trace.rejected(error, context.waited);

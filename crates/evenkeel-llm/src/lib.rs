@@ -20,6 +20,7 @@ mod response_body;
 mod response_check;
 pub mod sse;
 mod status;
+mod tenant_flow;
 mod token_reservation;
 mod trace;
 pub mod usage;

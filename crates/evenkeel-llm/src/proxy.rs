@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_pipeline::{Arrival, Priority, Rejection, TenantFlow};
+use evenkeel_pipeline::{Arrival, Priority, Rejection};
 use evenkeel_policy::score;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
@@ -37,6 +37,7 @@ use crate::node_registry::Node;
 use crate::node_response::NodeResponse;
 use crate::request::{Endpoint, IncludeUsage, LlmRequest, ResponseMode};
 use crate::response_check::ExpectedBody;
+use crate::tenant_flow::FlowHeaders;
 use crate::token_reservation::TokenReservation;
 use crate::trace::{RequestTrace, TRACEPARENT};
 use evenkeel_scheduler::{SlotFuture, SlotGuard, WaitRejection};
@@ -74,6 +75,8 @@ pub(crate) struct AcceptedRequest {
     /// Permission to read a streamed response ahead, so that a slow client does not hold the slot.
     pub(crate) read_ahead: Option<ReadAhead>,
     pub(crate) deadline: ClientDeadlines,
+    /// Class and session that the headers name.
+    pub(crate) flow: FlowHeaders,
 }
 
 /// Handles a request for a model.
@@ -105,6 +108,7 @@ impl ProxyRequest {
         }
         let extra_path = self.extra_path(call.request.uri().path())?;
         let deadline = ClientDeadlines::from_headers(call.request.headers(), Instant::now)?;
+        let flow = FlowHeaders::read(call.request.headers())?;
         let ReceivedBody { bytes: body, permit } = call.read_body().await?;
         let permit = Some(permit);
         let read_ahead = Some(call.read_ahead());
@@ -121,7 +125,7 @@ impl ProxyRequest {
         if extra_path.is_some_and(|path| !self.llm.nodes.all_accept(&request.model, &path)) {
             return Err(ApiError::NoRoute);
         }
-        Ok(AcceptedRequest { tenant, request, head, body, permit, read_ahead, deadline })
+        Ok(AcceptedRequest { tenant, request, head, body, permit, read_ahead, deadline, flow })
     }
 
     /// Returns the path if nodes accept it only with their consent; rejects one that no node accepts.
@@ -139,10 +143,11 @@ impl ProxyRequest {
     /// Serves an accepted request: admits and queues it, then sends it to nodes until one of them responds.
     pub(crate) async fn serve(&mut self, accepted: AcceptedRequest) -> Result<Response, ApiError> {
         // Held until the first byte of the response: until then the body may be sent to another node.
-        let AcceptedRequest { tenant, request, head, body, permit: _permit, read_ahead, deadline } = accepted;
+        let AcceptedRequest { tenant, request, head, body, permit: _permit, read_ahead, deadline, flow } =
+            accepted;
         let mut reservation = self.admit(&tenant, &request)?;
         let outgoing = OutgoingRequest::new(head, body, &request, &self.llm);
-        let mut queued = self.enqueue(&tenant, &request, &reservation, deadline);
+        let mut queued = self.enqueue(&tenant, flow, &request, &reservation, deadline);
         loop {
             let slot = queued.await.map_err(|rejected| self.reject(&rejected, &request, &reservation))?;
             self.waited = slot.waited();
@@ -178,6 +183,7 @@ impl ProxyRequest {
     fn enqueue(
         &self,
         tenant: &Tenant,
+        flow: FlowHeaders,
         request: &LlmRequest,
         reservation: &TokenReservation,
         deadline: ClientDeadlines,
@@ -198,7 +204,7 @@ impl ProxyRequest {
             },
             request: score::RequestKind::Infer,
             priority: self.priority,
-            flow: TenantFlow::default(),
+            flow: flow.flow(tenant, request),
         };
         self.llm.scheduler.submit(arrival, self.name())
     }

@@ -13,9 +13,11 @@ mod token_estimate;
 use core::ops::Range;
 
 use bytes::{Bytes, BytesMut};
+use evenkeel_policy::class::{Class, SessionId};
 use evenkeel_server::api_error::ApiError;
 
 use crate::json::{JsonError, JsonErrorKind};
+pub(crate) use affinity::hash;
 use parser::RequestParser;
 pub(crate) use token_estimate::TOKEN_BYTES;
 
@@ -140,6 +142,10 @@ pub struct LlmRequest {
     pub choices: u64,
     /// Hash shared by requests that should go to the same node.
     pub affinity: Option<u64>,
+    /// Session that the body names: a user or an agent, or else a conversation.
+    pub session: Option<SessionId>,
+    /// Class that the body's service tier stands for.
+    pub class: Option<Class>,
     splice: Option<Splice>,
 }
 

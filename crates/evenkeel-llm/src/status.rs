@@ -1,8 +1,8 @@
 //! `GET /api/load-status` and `GET /api/nodes`: the current state as JSON.
 
 use evenkeel_pipeline::{
-    AdminState, BreakerState, CacheStats, Counts, EngineLoad, ModelId, ModelStatus, NodeStatus,
-    OptimizedLoadManager, PathStatus, PoolStats, TenantStatus,
+    AdminState, BreakerState, CacheStats, Class, ClassStatus, Counts, EngineLoad, ModelId, ModelStatus,
+    NodeStatus, OptimizedLoadManager, PathStatus, PoolStats, TenantStatus,
 };
 use evenkeel_policy::backpressure::BackpressureState;
 use evenkeel_policy::concurrency_limit::LimitStatus;
@@ -175,7 +175,17 @@ fn tenant_json(llm: &LlmApi, status: &TenantStatus) -> Value {
         "in_flight": status.in_flight,
         "in_flight_cost": status.in_flight_cost.0,
         "served_cost": status.served.0,
+        "classes": {
+            "high": class_json(&status.classes[Class::High.index()]),
+            "normal": class_json(&status.classes[Class::Normal.index()]),
+            "low": class_json(&status.classes[Class::Low.index()]),
+            "background": class_json(&status.background),
+        },
     })
+}
+
+fn class_json(status: &ClassStatus) -> Value {
+    json!({"waiting": status.waiting, "served_cost": status.served.0})
 }
 
 fn tenant_name(llm: &LlmApi, id: TenantId) -> String {

@@ -4,7 +4,7 @@
 
 mod requests;
 
-use evenkeel_policy::class::Class;
+use evenkeel_policy::class::TenantFlow;
 use evenkeel_policy::concurrency_limit::Epoch;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
@@ -29,22 +29,6 @@ pub enum Priority {
 impl Priority {
     /// Both priorities, in the order in which they are served.
     pub(crate) const ALL: [Self; 2] = [Self::Interactive, Self::Background];
-}
-
-/// Identifies a session of a tenant, such as one agent or one conversation: a hash of the name that the client gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(pub u64);
-
-/// TenantFlow of a request among the requests of its tenant.
-///
-/// A tenant's classes share its service by their minimum shares, the sessions of a class share it equally, and the
-/// requests of one flow are served in order of arrival.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TenantFlow {
-    /// The session; requests without one are scheduled as one session.
-    pub session: Option<SessionId>,
-    /// The class.
-    pub class: Class,
 }
 
 /// Identifies one model queue: the requests that are scheduled against each other by DRR.

@@ -82,9 +82,11 @@ impl OptimizedLoadManager {
                 retry_after: retry_after(expected_wait),
             });
         }
-        let is_below_average =
-            tenant_queue.is_some_and(|tenant_queue| tenant_queue.is_below_average(arrival.flow));
-        Ok(if is_below_average { Duration::ZERO } else { admission.decision.delay })
+        let delay = admission.decision.delay;
+        let is_below_average = |tenant_queue: &TenantQueue| {
+            delay > Duration::ZERO && tenant_queue.is_below_average(arrival.flow)
+        };
+        Ok(if tenant_queue.is_some_and(is_below_average) { Duration::ZERO } else { delay })
     }
 
     /// Registers an admitted request as waiting, and queues it unless it is delayed.

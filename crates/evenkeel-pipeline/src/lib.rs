@@ -63,8 +63,8 @@ mod rejection;
 mod send;
 mod transactions;
 
-pub use accept::{Arrival, Priority, RequestEnd, SessionId, TenantFlow};
-pub use evenkeel_policy::class::{Class, ClassShares};
+pub use accept::{Arrival, Priority, RequestEnd};
+pub use evenkeel_policy::class::{Class, ClassShares, SessionId, TenantFlow};
 pub use evenkeel_policy::id::{ModelId, PeerId, RequestId};
 pub use evenkeel_policy::outcome::{AttemptFailure, PickReason, RequestOutcome, TripReason};
 pub use evenkeel_policy::score::{NoPeerReason, NoRoomReason, PeerGate, RedirectReason};

@@ -449,8 +449,8 @@ fn find_first<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::accept::TenantFlow;
     use crate::pick_node::{NodeSpec, Slots};
+    use evenkeel_policy::class::TenantFlow;
     use evenkeel_policy::weight::Weight;
 
     #[test]

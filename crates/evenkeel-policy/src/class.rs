@@ -1,4 +1,4 @@
-//! Classes: the priorities of the requests of one tenant, each with a minimum share of the tenant's service.
+//! Classes and sessions: the order of the requests of one tenant. Each class has a minimum share of the tenant's service.
 //!
 //! Guarantees: the weights of the waiting classes add up to 1. A waiting class has at least its minimum share; the
 //! highest one also has the rest: the share that is assigned to no class, and the shares of the classes that do not wait.
@@ -61,6 +61,71 @@ impl FromStr for Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the classes are {}", Class::NAMES)]
 pub struct UnknownClass;
+
+/// Identifies a session of a tenant, such as one agent or one conversation: a hash of the name that the client gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Flow of a request among the requests of its tenant.
+///
+/// A tenant's classes share its service by their minimum shares, the sessions of a class share it equally, and the
+/// requests of one flow are served in order of arrival.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantFlow {
+    /// The session; requests without one are scheduled as one session.
+    pub session: Option<SessionId>,
+    /// The class.
+    pub class: Class,
+}
+
+/// Classes that the requests of a client may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassRule {
+    /// Class of a request that names none.
+    pub default: Class,
+    /// Highest class; a request that names a higher one has this class.
+    pub max: Class,
+}
+
+impl ClassRule {
+    /// Creates a rule; without `max`, a `default` is also the highest class.
+    pub fn new(default: Option<Class>, max: Option<Class>) -> Result<Self, DefaultAboveMax> {
+        let max = max.or(default).unwrap_or(Class::High);
+        let default = default.unwrap_or_else(|| Class::Normal.min(max));
+        if max < default {
+            return Err(DefaultAboveMax { default, max });
+        }
+        Ok(Self { default, max })
+    }
+
+    /// Returns the class of a request that names `requested`.
+    pub fn class(&self, requested: Option<Class>) -> Class {
+        requested.unwrap_or(self.default).min(self.max)
+    }
+}
+
+/// Normal by default, high at most.
+impl Default for ClassRule {
+    fn default() -> Self {
+        Self { default: Class::Normal, max: Class::High }
+    }
+}
+
+/// Error for a rule whose default is above its maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("priority {default} is above priority_max {max}")]
+pub struct DefaultAboveMax {
+    /// The default class.
+    pub default: Class,
+    /// The highest class.
+    pub max: Class,
+}
 
 /// Minimum share of each class, in percent of its tenant's service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +219,26 @@ mod tests {
             "each class needs a share of at least 1 % and all of them at most 100 % (high 60, normal 30, low 11: 101 %)"
         );
         assert!(ClassShares::new(60, 30, 0).is_err() && ClassShares::new(255, 255, 255).is_err());
+    }
+
+    #[test]
+    fn a_configured_class_is_the_highest_unless_a_higher_one_is_allowed() {
+        use Class::{High, Low, Normal};
+        let class = |default, max, requested| ClassRule::new(default, max).unwrap().class(requested);
+        assert_eq!(
+            [None, Some(High), Some(Low)].map(|requested| class(None, None, requested)),
+            [Normal, High, Low]
+        );
+        assert_eq!([None, Some(High)].map(|requested| class(Some(Low), None, requested)), [Low, Low]);
+        assert_eq!(
+            [None, Some(High)].map(|requested| class(Some(Low), Some(Normal), requested)),
+            [Low, Normal]
+        );
+        assert_eq!([None, Some(High)].map(|requested| class(None, Some(Low), requested)), [Low, Low]);
+        assert_eq!([None, Some(Low)].map(|requested| class(Some(High), None, requested)), [High, Low]);
+        let error = ClassRule::new(Some(High), Some(Normal)).unwrap_err();
+        assert_eq!(error.to_string(), "priority high is above priority_max normal");
+        assert_eq!(ClassRule::new(None, None), Ok(ClassRule::default()));
     }
 
     #[test]

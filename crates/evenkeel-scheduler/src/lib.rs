@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use evenkeel_pipeline::{
-    Arrival, Event, InvalidOptions, OptimizedLoadManager, PipelineOptions, Rejection, RequestId,
+    Arrival, Event, InvalidOptions, OptimizedLoadManager, PipelineOptions, Priority, Rejection, RequestId,
 };
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::{NodeId, PathId, TenantId};
@@ -135,7 +135,8 @@ impl RequestScheduler {
             reported: Cost::ZERO,
         };
         self.observer.request_log().set_name(request, arrival.tenant, name);
-        handle.record(now, Step::Accepted { model: arrival.model, cost: arrival.cost });
+        let flow = (arrival.priority == Priority::Interactive).then_some(arrival.flow);
+        handle.record(now, Step::Accepted { model: arrival.model, cost: arrival.cost, flow });
         match effects.decision {
             Some(SlotDecision::Rejected(_)) => {}
             Some(SlotDecision::Granted(_)) => handle.record(now, Step::Admitted { waiting: waiting + 1 }),

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use evenkeel_policy::account::AccountNumber;
+use evenkeel_policy::class::{Class, ClassRule};
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::interner::Interner;
 use evenkeel_policy::time::Instant;
@@ -62,6 +63,10 @@ pub struct TenantSettings {
     pub tpm: Option<u64>,
     /// Requests in flight; `None` means no limit.
     pub concurrency_max: Option<u32>,
+    /// Class of requests that name none; see [`ClassRule`].
+    pub priority: Option<Class>,
+    /// Highest class of a request.
+    pub priority_max: Option<Class>,
     /// Allowed models; empty means all.
     pub models: Vec<String>,
     pub sql: TenantSql,
@@ -72,6 +77,14 @@ pub struct TenantSettings {
     /// Number that names the tenant's queues, drawn once and never reused; `None` means that it owns no queues.
     pub account: Option<AccountNumber>,
     pub state: TenantState,
+}
+
+impl TenantSettings {
+    /// Returns the classes that the tenant's requests may have; the configuration rejects a `priority` above
+    /// `priority_max`.
+    fn class_rule(&self) -> ClassRule {
+        ClassRule::new(self.priority, self.priority_max).unwrap_or_default()
+    }
 }
 
 /// Settings of a tenant for the SQL API.
@@ -139,6 +152,19 @@ impl Tenant {
     /// Returns the key by which the tenant authenticated.
     pub fn key(&self) -> Option<&TenantKey> {
         self.key.as_ref().and_then(|used| self.settings.keys.get(used.index))
+    }
+
+    /// Returns the classes that its requests may have. A key's priority is their class and the highest that they may
+    /// name, up to the tenant's maximum.
+    pub fn class_rule(&self) -> ClassRule {
+        let rule = self.settings.class_rule();
+        match self.key().and_then(|key| key.priority) {
+            Some(priority) => {
+                let max = priority.min(rule.max);
+                ClassRule { default: max, max }
+            }
+            None => rule,
+        }
     }
 
     /// Records a use of the key by which the tenant authenticated; an expired key is rejected.

@@ -5,6 +5,8 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
+use evenkeel_policy::class::Class;
+
 use crate::api_key::KeyHash;
 use crate::unix_seconds::UnixSeconds;
 
@@ -16,17 +18,19 @@ pub struct TenantKey {
     pub hash: KeyHash,
     /// The key is rejected from then on; `None` means never.
     pub expires_at: Option<UnixSeconds>,
+    /// Class of requests with this key, which they may lower; `None` means that of the tenant.
+    pub priority: Option<Class>,
 }
 
 impl TenantKey {
     /// Creates a key that does not expire, named by the first digits of its hash, which are also part of its access key id.
     pub fn unnamed(hash: KeyHash) -> Self {
-        Self { name: hash.short_digits(), hash, expires_at: None }
+        Self { name: hash.short_digits(), hash, expires_at: None, priority: None }
     }
 
-    /// Reports whether the key has neither a name of its own nor an expiry.
+    /// Reports whether the key has neither a name of its own nor an expiry nor a priority.
     pub fn is_unnamed(&self) -> bool {
-        self.name == self.hash.short_digits() && self.expires_at.is_none()
+        self.name == self.hash.short_digits() && self.expires_at.is_none() && self.priority.is_none()
     }
 
     pub fn is_expired(&self, now: UnixSeconds) -> bool {

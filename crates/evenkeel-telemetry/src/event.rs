@@ -10,6 +10,7 @@ pub(crate) use display::EventDisplay;
 
 use std::time::Duration;
 
+use evenkeel_policy::class::TenantFlow;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{ModelId, NodeId, PathId, PeerId, RequestId, TenantId};
@@ -33,6 +34,8 @@ pub enum Step {
         model: ModelId,
         /// Estimated cost.
         cost: Cost,
+        /// Class and session within the tenant; `None` for a background request.
+        flow: Option<TenantFlow>,
     },
     /// It was admitted and counts towards the queue's capacity.
     Admitted {

@@ -127,6 +127,7 @@ impl Observer {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_policy::class::TenantFlow;
     use evenkeel_policy::cost::Cost;
     use evenkeel_policy::id::RequestId;
     use evenkeel_policy::outcome::PickReason;
@@ -206,7 +207,12 @@ mod tests {
             let client_id = request.to_string();
             let name = RequestName { client_id: client_id.as_bytes(), earlier: None };
             self.0.request_log().set_name(RequestId(request), TenantId(tenant), name);
-            self.record(request, tenant, at, Step::Accepted { model, cost: Cost(1) });
+            self.record(
+                request,
+                tenant,
+                at,
+                Step::Accepted { model, cost: Cost(1), flow: Some(TenantFlow::default()) },
+            );
             self.record(request, tenant, at, Step::Admitted { waiting: 1 });
         }
 

@@ -46,7 +46,7 @@ pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramSnapshot};
 pub use observer::Observer;
 pub use path_metrics::{DatagramDrop, LinkMetrics, PathGauges, PathMetrics, PathSource};
 pub use pipeline_metrics::{
-    BreakerGauge, DURATION_BOUNDS, EngineGauges, MetricLimits, NodeGauges, PEERS_MAX, POOLS_MAX,
+    BreakerGauge, ClassGauges, DURATION_BOUNDS, EngineGauges, MetricLimits, NodeGauges, PEERS_MAX, POOLS_MAX,
     PipelineMetrics, RouterGauges, RouterMetrics,
 };
 pub use registry::{BOUNDS_MAX, CONTENT_TYPE, FAMILIES_MAX, RegisterError, Registry, SOURCES_MAX};

@@ -88,6 +88,8 @@ metrics! {
         "failed attempts that were retried on another node, by pool and failure";
     FINISHED_TOTAL = "evenkeel_finished_total": "requests that ended after getting a slot, by pool, tenant and outcome";
     COST_UNITS_TOTAL = "evenkeel_cost_units_total": "cost of finished requests, by pool and tenant";
+    CLASS_WAITING = "evenkeel_class_waiting": "waiting requests of the LLM API, by class";
+    CLASS_COST_UNITS_TOTAL = "evenkeel_class_cost_units_total": "cost of finished requests of the LLM API, by class";
     NODE_CHANGES_TOTAL = "evenkeel_node_changes_total": "events of nodes, by pool, node and event (label `to`)";
     NODE_SLOTS = "evenkeel_node_slots": "requests that a node may serve at once, by pool and node";
     NODE_BUSY = "evenkeel_node_busy": "slots of a node in use by this gateway, by pool and node";

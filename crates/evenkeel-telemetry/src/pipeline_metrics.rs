@@ -27,7 +27,7 @@ use crate::metric_names;
 use crate::path_metrics::{PathGauges, PathMetrics, PathSource};
 use crate::registry::{RegisterError, Registry};
 
-pub use router::{RouterGauges, RouterMetrics};
+pub use router::{ClassGauges, RouterGauges, RouterMetrics};
 
 /// Maximum number of values of the `pool` label.
 pub const POOLS_MAX: usize = 16;

@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::Path;
 
 use evenkeel_policy::account::AccountNumber;
+use evenkeel_policy::class::Class;
 use evenkeel_server::access_key::MasterKey;
 use evenkeel_server::api_key::{KeyHash, make_key};
 use evenkeel_server::tenant::{TenantSettings, Tenants, TenantsError};
@@ -57,6 +58,8 @@ pub enum TenantChange {
         /// `None`: the first digits of its hash.
         name: Option<String>,
         expires_at: Option<UnixSeconds>,
+        /// Class of requests with the key.
+        priority: Option<Class>,
     },
     /// Revokes one key.
     RemoveKey {
@@ -202,6 +205,7 @@ impl TenantStore {
                 "expires_at": time(key.expires_at),
                 "state": if key.is_expired(now) { "expired" } else { "active" },
                 "last_used_at": time(last_use(&key.hash)),
+                "priority": key.priority.map(Class::name),
             })
         });
         Ok(json!({"name": name, "keys": described.collect::<Vec<_>>()}))
@@ -244,10 +248,11 @@ impl TenantStore {
                 next.added[index] = with_settings(&self.added[index], settings)?;
                 None
             }
-            TenantChange::AddKey { tenant, name, expires_at } => {
+            TenantChange::AddKey { tenant, name, expires_at, priority } => {
                 let index = self.added_index(&tenant)?;
                 let key = new_key()?;
-                let mut added = TenantKey { expires_at, ..TenantKey::unnamed(KeyHash::of(key.expose())) };
+                let unnamed = TenantKey::unnamed(KeyHash::of(key.expose()));
+                let mut added = TenantKey { expires_at, priority, ..unnamed };
                 added.name = name.unwrap_or(added.name);
                 check_key_name(&added.name)?;
                 next.added[index].keys.push(added);
@@ -402,7 +407,12 @@ mod tests {
     }
 
     fn add_key(name: Option<&str>, expires_at: Option<UnixSeconds>) -> TenantChange {
-        TenantChange::AddKey { tenant: "acme".to_owned(), name: name.map(str::to_owned), expires_at }
+        TenantChange::AddKey {
+            tenant: "acme".to_owned(),
+            name: name.map(str::to_owned),
+            expires_at,
+            priority: None,
+        }
     }
 
     #[test]

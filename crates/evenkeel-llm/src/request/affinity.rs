@@ -1,9 +1,11 @@
-//! Affinity of a request: a hash of the ID or the beginning of its conversation. Requests with the same affinity
+//! Affinity and session of a request. The affinity is a hash of the ID or the beginning of its conversation. Requests with the same affinity
 //! benefit from the prompt cache of the same node.
 //!
 //! Guarantees: the same request has the same affinity in every process and version.
 //!
 //! Limits: at most [`PREFIX_BYTES_MAX`] bytes of each part are hashed.
+
+use evenkeel_policy::class::SessionId;
 
 use super::{Endpoint, ParseError};
 use crate::json::{Cursor, Kind, Text};
@@ -27,6 +29,8 @@ const IDS: [&str; 6] = ["conversation_id", "session_id", "thread_id", "chat_id",
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Affinity {
     id: Option<(Rank, u64)>,
+    /// The ID of the lowest rank. It names the session: a user or an agent rather than one of its conversations.
+    session: Option<(Rank, u64)>,
     prompt: Option<u64>,
     preamble: Option<u64>,
     system: Option<u64>,
@@ -59,10 +63,12 @@ impl Affinity {
                 None
             }
         };
-        if let Some(id) = id
-            && self.id.is_none_or(|(other, _)| other < rank)
-        {
+        let Some(id) = id else { return Ok(()) };
+        if self.id.is_none_or(|(other, _)| other < rank) {
             self.id = Some((rank, id));
+        }
+        if self.session.is_none_or(|(other, _)| rank < other) {
+            self.session = Some((rank, id));
         }
         Ok(())
     }
@@ -87,6 +93,10 @@ impl Affinity {
         } else if self.system.is_none() {
             self.system = Some(hash_prefix(content));
         }
+    }
+
+    pub(super) fn session(&self) -> Option<SessionId> {
+        self.session.map(|(_, id)| SessionId(id))
     }
 
     /// Hashes the parts together with the model.
@@ -117,7 +127,7 @@ fn hash_prefix(value: &[u8]) -> u64 {
 }
 
 /// Hashes bytes, eight at a time. A collision gains an attacker nothing, so the hash needs no secret.
-fn hash(bytes: &[u8]) -> u64 {
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let hashed = words.iter().fold(bytes.len() as u64, |hashed, word| mix(hashed, u64::from_le_bytes(*word)));
     let mut last = [0; 8];

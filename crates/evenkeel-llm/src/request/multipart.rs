@@ -60,6 +60,8 @@ fn parse(content_type: &[u8], body: &Bytes) -> Result<LlmRequest, ApiError> {
         output_tokens_exact: None,
         choices: 1,
         affinity: None,
+        session: None,
+        class: None,
         splice: None,
     })
 }

@@ -1,5 +1,6 @@
 //! Parser of JSON requests: the fields that the gateway acts on, and their valid values.
 
+use evenkeel_policy::class::Class;
 use evenkeel_server::api_error::ApiError;
 
 use super::affinity::{Affinity, Rank};
@@ -28,10 +29,12 @@ enum Field {
     Choices,
     /// Conversation ID; the field of the highest rank is used.
     Id(Rank),
+    /// OpenAI's service tier.
+    Tier,
 }
 
 /// Every field that the gateway acts on; a field's index is its bit in [`RequestParser::seen`].
-const FIELDS: [(&str, Field); 28] = [
+const FIELDS: [(&str, Field); 29] = [
     ("model", Field::Model),
     ("messages", Field::Messages),
     ("stream", Field::Stream),
@@ -60,6 +63,7 @@ const FIELDS: [(&str, Field); 28] = [
     ("user", Field::Id(Rank::User)),
     ("user_id", Field::Id(Rank::User)),
     ("safety_identifier", Field::Id(Rank::User)),
+    ("service_tier", Field::Tier),
 ];
 
 /// Audio tokens per text token, at about 20 audio tokens and three words per second.
@@ -81,6 +85,7 @@ pub(super) struct RequestParser {
     choices: u64,
     prompts: u64,
     affinity: Affinity,
+    class: Option<Class>,
 }
 
 impl RequestParser {
@@ -105,6 +110,7 @@ impl RequestParser {
             choices: 1,
             prompts: 1,
             affinity: Affinity::default(),
+            class: None,
         };
         cursor.object(|name, cursor| match parser.field(name)? {
             Some((name, field)) => parser.read_field(name, field, cursor),
@@ -175,6 +181,7 @@ impl RequestParser {
                 self.choices = self.choices.max(choices.unwrap_or(1));
             }
             Field::Id(rank) => self.affinity.read_id(rank, cursor)?,
+            Field::Tier => self.class = read_tier(cursor)?,
         }
         Ok(())
     }
@@ -240,6 +247,8 @@ impl RequestParser {
         };
         Ok(LlmRequest {
             affinity: self.affinity.hash(&model, self.endpoint),
+            session: self.affinity.session(),
+            class: self.class,
             model,
             mode: self.mode,
             usage,
@@ -277,6 +286,20 @@ fn read_model(cursor: &mut Cursor<'_>) -> Result<String, ParseError> {
         }
         Some(model) => Ok(model.into_owned()),
     }
+}
+
+/// Reads the class that a service tier stands for; `None` for the tiers that leave the choice to the server.
+fn read_tier(cursor: &mut Cursor<'_>) -> Result<Option<Class>, ParseError> {
+    if cursor.kind()? != Kind::Text {
+        cursor.skip()?;
+        return Ok(None);
+    }
+    let tier = cursor.text()?;
+    Ok(match () {
+        () if tier.is("priority") => Some(Class::High),
+        () if tier.is("flex") => Some(Class::Low),
+        () => None,
+    })
 }
 
 /// Reads a boolean; `None` for null.

@@ -243,6 +243,39 @@ fn speech_output_tokens_are_computed_from_the_text() {
     assert_eq!((request.input_tokens, request.output_tokens_exact), (2, Some(12)));
 }
 
+#[test]
+fn a_session_is_the_user_before_the_conversation() {
+    let session = |fields: Value| chat(fields).unwrap().session;
+    let amy = session(json!({"user": "amy"}));
+    assert!(amy.is_some() && amy != session(json!({"user": "ben"})));
+    let cached =
+        json!({"prompt_cache_key": "c1", "user": "amy", "metadata": {"user_id": "m"}, "conversation": "c"});
+    assert_eq!(session(cached), amy);
+    assert_eq!(session(json!({"safety_identifier": "amy"})), amy);
+    let metadata = session(json!({"metadata": {"user_id": "m"}}));
+    assert!(metadata.is_some());
+    assert_eq!(session(json!({"metadata": {"user_id": "m"}, "session_id": "s"})), metadata);
+    let conversation = session(json!({"session_id": "s"}));
+    assert_eq!(session(json!({"session_id": "s", "prompt_cache_key": "k"})), conversation);
+    assert!(session(json!({"prompt_cache_key": "k"})).is_some());
+    assert_eq!(session(json!({})), None, "the text of a conversation names no session");
+    assert_eq!(session(json!({"user": ""})), None);
+}
+
+#[test]
+fn a_service_tier_stands_for_a_class_and_is_passed_on() {
+    let class = |tier: Value| {
+        let request = chat(json!({"service_tier": tier})).unwrap();
+        assert_eq!(request.splice, None);
+        request.class
+    };
+    assert_eq!(class(json!("priority")), Some(Class::High));
+    assert_eq!(class(json!("flex")), Some(Class::Low));
+    for tier in [json!("auto"), json!("default"), json!("scale"), json!(null), json!(7)] {
+        assert_eq!(class(tier), None);
+    }
+}
+
 fn parse(endpoint: Endpoint, body: &str) -> LlmRequest {
     LlmRequest::parse(endpoint, &Bytes::copy_from_slice(body.as_bytes())).unwrap()
 }

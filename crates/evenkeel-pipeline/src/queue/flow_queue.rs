@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use evenkeel_policy::class::TenantFlow;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::RequestId;
 use evenkeel_policy::score::RequestKind;
 
 use super::QueueEnd;
-use crate::accept::{RequestRecord, TenantFlow};
+use crate::accept::RequestRecord;
 
 /// Number of kinds of request.
 const KINDS: usize = RequestKind::ALL.len();

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_policy::class::{Class, ClassShares};
+use evenkeel_policy::class::{Class, ClassShares, SessionId, TenantFlow};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::drr::{KeyStatus, Settlement, TenantDrr, WeightedKey};
 use evenkeel_policy::id::{Key, RequestId, TenantId};
@@ -23,8 +23,11 @@ use evenkeel_policy::weight::Weight;
 
 use super::QueueEnd;
 use super::flow_queue::{FlowQueue, Removed};
-use crate::accept::{RequestRecord, SessionId, TenantFlow};
+use crate::accept::RequestRecord;
 use crate::audit::check;
+
+/// Largest number of flows with which a cleared queue is kept.
+const IDLE_FLOWS_MAX: usize = 8;
 
 /// Requests of one tenant for one model that wait or are in flight.
 #[derive(Clone, Debug)]
@@ -32,6 +35,9 @@ pub(crate) struct TenantQueue {
     shares: ClassShares,
     sessions_max: usize,
     drr: TenantDrr,
+    /// Set once a second flow appears. Until then the only flow is not scheduled and its charges are not recorded: most
+    /// tenants name neither classes nor sessions.
+    is_contested: bool,
     /// By key; entries in `free` are unused.
     flows: Vec<FlowQueue>,
     free: Vec<Key>,
@@ -67,6 +73,7 @@ impl TenantQueue {
             shares,
             sessions_max: sessions_max as usize,
             drr: TenantDrr::new(quantum, keys_max)?,
+            is_contested: false,
             flows: Vec::new(),
             free: Vec::new(),
             keys: BTreeMap::new(),
@@ -93,6 +100,19 @@ impl TenantQueue {
             self.release(key);
         }
         self.live > 0
+    }
+
+    /// Clears a queue without requests, so that it can serve another tenant; returns `false` if it has grown too large to
+    /// be kept.
+    pub(super) fn clear(&mut self) -> bool {
+        if IDLE_FLOWS_MAX < self.flows.len() || !self.drr.clear() {
+            return false;
+        }
+        self.free.clear();
+        self.free.extend((0..self.flows.len()).map(|index| Key(index as u32)));
+        self.keys.clear();
+        self.is_contested = false;
+        true
     }
 
     /// Returns the flow to whose account a flow's requests belong: its own, or that of the requests without a session.
@@ -132,9 +152,37 @@ impl TenantQueue {
             // At most `sessions_max` and one per class.
             Key(self.flows.len() as u32 - 1)
         });
+        if !self.is_contested && !self.keys.is_empty() {
+            self.contest();
+        }
         self.flows[key.index()].flow = flow;
         self.keys.insert(flow, key);
         key
+    }
+
+    /// Starts to schedule the flows. The one that exists has had its turn, so that a new one is served first.
+    fn contest(&mut self) {
+        self.is_contested = true;
+        let Some(key) = self.keys.values().next().copied() else { return };
+        self.schedule(key);
+        self.drr.consume_deficit(key, Cost(1));
+        if self.flows[key.index()].queued_len() == 0 {
+            // Its requests in flight are settled later.
+            self.drr.remove_key(key);
+        }
+    }
+
+    /// Adds a flow whose first request is queued to the scheduler.
+    fn schedule(&mut self, key: Key) {
+        let class = self.flows[key.index()].flow.class;
+        self.update_weights();
+        let added = self.drr.add_key(WeightedKey {
+            tenant: number(class),
+            tenant_weight: self.class_weight(class),
+            key,
+            weight: Weight::ONE,
+        });
+        debug_assert!(added.is_ok());
     }
 
     fn release(&mut self, key: Key) {
@@ -158,17 +206,8 @@ impl TenantQueue {
         flow_queue.push(request, record.arrival.request, end);
         let is_first = flow_queue.queued_len() == 1;
         self.queued[class.index()] += 1;
-        if self.queued[class.index()] == 1 {
-            self.update_weights();
-        }
-        if is_first {
-            let added = self.drr.add_key(WeightedKey {
-                tenant: number(class),
-                tenant_weight: self.class_weight(class),
-                key,
-                weight: Weight::ONE,
-            });
-            debug_assert!(added.is_ok());
+        if is_first && self.is_contested {
+            self.schedule(key);
         }
         self.queued_len() == 1
     }
@@ -182,11 +221,10 @@ impl TenantQueue {
             Removed::Unknown => return false,
             Removed::Delayed => {}
             Removed::Queued => {
-                if flow_queue.queued_len() == 0 {
-                    self.drr.remove_key(key);
-                }
+                let is_last = flow_queue.queued_len() == 0;
                 self.queued[class.index()] -= 1;
-                if self.queued[class.index()] == 0 {
+                if is_last && self.is_contested {
+                    self.drr.remove_key(key);
                     self.update_weights();
                 }
             }
@@ -209,17 +247,24 @@ impl TenantQueue {
 
     /// Charges a flow for a request that gets a slot.
     pub(super) fn charge(&mut self, key: Key, charged: Cost) {
-        self.drr.consume_deficit(key, charged);
+        if self.is_contested {
+            self.drr.consume_deficit(key, charged);
+        }
     }
 
     /// Replaces the charge for a request.
     pub(super) fn settle(&mut self, key: Key, charged: Cost, actual: Cost, settlement: Settlement) {
-        self.drr.settle(key, charged, actual, settlement);
+        if self.is_contested {
+            self.drr.settle(key, charged, actual, settlement);
+        }
     }
 
     /// Returns the flow whose turn it is.
     pub(crate) fn next_flow(&self) -> Option<Key> {
-        self.drr.next_key().map(|turn| turn.key)
+        if self.is_contested {
+            return self.drr.next_key().map(|turn| turn.key);
+        }
+        self.keys.values().next().copied().filter(|_| self.queued_len() > 0)
     }
 
     /// Excludes a flow until it is woken.
@@ -358,7 +403,8 @@ impl TenantQueue {
             let flow_queue = &self.flows[key.index()];
             let status = self.drr.key_status(*key);
             let is_active = !matches!(status, KeyStatus::Idle | KeyStatus::Parked);
-            let is_consistent = flow_queue.flow == *flow && is_active == (flow_queue.queued_len() > 0);
+            let is_scheduled = self.is_contested && flow_queue.queued_len() > 0;
+            let is_consistent = flow_queue.flow == *flow && is_active == is_scheduled;
             check(is_consistent, || format!("{flow:?} is {status:?}: {flow_queue:?}"))?;
         }
         for class in Class::ALL {

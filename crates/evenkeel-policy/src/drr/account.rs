@@ -72,6 +72,11 @@ impl KeyAccounts {
         }
     }
 
+    /// Forgets all keys; keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     /// Returns a known key's account.
     pub(super) fn get(&self, key: u32) -> Option<&KeyAccount> {
         self.0.get(key as usize).filter(|account| account.location != KeyLocation::Unknown)

@@ -206,6 +206,23 @@ impl TenantDrr {
         true
     }
 
+    /// Forgets all keys and tenants, so that the scheduler can be used for others without allocating again; returns
+    /// `false` if one has work.
+    pub fn clear(&mut self) -> bool {
+        let is_idle = |keys: &TenantKeys| keys.keys.active() + keys.keys.parked() == 0;
+        if !self.keys_by_tenant.iter().all(is_idle) {
+            return false;
+        }
+        self.tenant_accounts.clear();
+        self.key_accounts.clear();
+        self.owners.clear();
+        for tenant_keys in &mut self.keys_by_tenant {
+            tenant_keys.owned = 0;
+            tenant_keys.park_state = ParkState::Awake;
+        }
+        true
+    }
+
     /// Returns a key's debt within its tenant.
     pub fn debt(&self, key: Key) -> Cost {
         let Some(tenant) = self.owner(key) else { return Cost::ZERO };
@@ -486,6 +503,24 @@ mod tests {
         assert!(drr.forget_key(Key(0)) && drr.forget_tenant(ACME) && drr.forget_tenant(TenantId(9)));
         add(&mut drr, ACME, Key(0));
         assert_eq!((drr.tenant_status(ACME), drr.tenant_debt(ACME)), (KeyStatus::Prioritized, Cost::ZERO));
+    }
+
+    #[test]
+    fn a_cleared_scheduler_has_no_debt_and_serves_as_a_new_one() {
+        let mut drr = scheduler();
+        add(&mut drr, ACME, Key(0));
+        add(&mut drr, BYTE, Key(1));
+        drr.consume_deficit(Key(0), Cost(1_000_000));
+        assert!(!drr.clear(), "it has work");
+        drr.remove_key(Key(0));
+        drr.remove_key(Key(1));
+        drr.park_tenant(BYTE).unwrap();
+        assert!(drr.tenant_debt(ACME) > Cost::ZERO && drr.clear());
+        assert_eq!((drr.tenant_debt(ACME), drr.debt(Key(0)), drr.next_key()), (Cost::ZERO, Cost::ZERO, None));
+        // A key may now belong to another tenant.
+        add(&mut drr, BYTE, Key(0));
+        add(&mut drr, ACME, Key(1));
+        assert_eq!(serve(&mut drr, 10), [5, 5]);
     }
 
     #[test]

@@ -245,12 +245,34 @@ fn estimated_tokens_are_limited_and_settled() {
     assert_eq!(too_large.status(), 400, "a client would retry forever");
 }
 
+#[test]
+fn the_priority_of_a_key_is_within_that_of_its_tenant() {
+    use Class::{High, Low, Normal};
+    let key = |name: &str, priority| TenantKey { priority, ..TenantKey::unnamed(KeyHash::of(name)) };
+    let settings = TenantSettings {
+        name: "acme".to_owned(),
+        keys: vec![key("ek-plain", None), key("ek-low", Some(Low)), key("ek-high", Some(High))],
+        priority: Some(Low),
+        priority_max: Some(Normal),
+        ..TenantSettings::default()
+    };
+    let tenants = Tenants::new(vec![settings], vec![]).unwrap();
+    let classes = |key: &str| {
+        let tenant = tenants.with_hash(&KeyHash::of(key)).unwrap();
+        [None, Some(High), Some(Low)].map(|requested| tenant.class_rule().class(requested))
+    };
+    assert_eq!(classes("ek-plain"), [Low, Normal, Low]);
+    assert_eq!(classes("ek-low"), [Low, Low, Low]);
+    assert_eq!(classes("ek-high"), [Normal, Normal, Low]);
+}
+
 /// Returns a tenant whose keys are named and expire at these times.
 fn with_expiring(name: &str, keys: &[(&str, Option<u64>)]) -> TenantSettings {
     let key = |(key, expires_at): &(&str, Option<u64>)| TenantKey {
         name: format!("name of {key}"),
         hash: KeyHash::of(key),
         expires_at: expires_at.map(UnixSeconds),
+        priority: None,
     };
     TenantSettings {
         name: name.to_owned(),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use evenkeel_policy::class::TenantFlow;
 use evenkeel_policy::id::{NodeId, PeerId};
 
 use super::{Event, HandoverFailure, LabelValue, NodeEvent, RejectReason, Step};
@@ -61,12 +62,15 @@ impl fmt::Display for PeerDisplay<'_> {
 impl Step {
     fn write(&self, f: &mut fmt::Formatter<'_>, name: Option<&str>, path_name: Option<&str>) -> fmt::Result {
         match self {
-            Self::Accepted { model, cost } => {
+            Self::Accepted { model, cost, flow } => {
                 match name {
                     Some(name) => write!(f, "accepted for {name:?}")?,
                     None => write!(f, "accepted for model {}", model.0)?,
                 }
-                write!(f, ", estimated cost {cost}")
+                write!(f, ", estimated cost {cost}")?;
+                let Some(TenantFlow { session, class }) = flow else { return f.write_str(", background") };
+                write!(f, ", class {class}")?;
+                session.map_or(Ok(()), |session| write!(f, ", session {session}"))
             }
             Self::Admitted { waiting } => write!(f, "admitted, {waiting} waiting"),
             Self::Delayed { delay } => write!(f, "delayed by {delay:?}"),

@@ -1,7 +1,10 @@
 //! Metrics of the LLM API's router (docs/specs.md, router load optimization).
 
+use evenkeel_policy::class::Class;
+
 use super::DURATION_BOUNDS;
 use crate::event::{Event, RejectReason, Step};
+use crate::family::Label;
 use crate::metric::{Counter, Gauge, Histogram};
 use crate::metric_names;
 use crate::registry::{RegisterError, Registry};
@@ -15,6 +18,21 @@ pub struct RouterMetrics {
     cache_hits: Counter,
     cache_misses: Counter,
     pool_connections: Gauge,
+    /// By class, lowest first; background requests last.
+    classes: [ClassMetrics; CLASSES],
+}
+
+/// Number of classes, with that of background requests.
+const CLASSES: usize = Class::COUNT + 1;
+/// Names of the classes as label values, in the order of [`RouterGauges::classes`].
+const CLASS_NAMES: [&str; CLASSES] =
+    [Class::Low.name(), Class::Normal.name(), Class::High.name(), "background"];
+
+/// Metrics of one class.
+#[derive(Clone, Debug)]
+struct ClassMetrics {
+    waiting: Gauge,
+    cost: Counter,
 }
 
 /// Current values of the router, which its pipeline and its connection pool maintain.
@@ -28,10 +46,24 @@ pub struct RouterGauges {
     pub cache_misses: u64,
     /// Connections to nodes, active and idle.
     pub pool_connections: usize,
+    /// Classes of requests, lowest first; background requests last.
+    pub classes: [ClassGauges; CLASSES],
+}
+
+/// Current values of one class, over all tenants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassGauges {
+    /// Waiting requests.
+    pub waiting: usize,
+    /// Cost of the finished requests, since the start.
+    pub cost: u64,
 }
 
 impl RouterMetrics {
     pub fn new(registry: &Registry) -> Result<Self, RegisterError> {
+        let label = [Label { name: "class", values_max: CLASSES }];
+        let waiting = registry.gauges(metric_names::CLASS_WAITING, label)?;
+        let cost = registry.counters(metric_names::CLASS_COST_UNITS_TOTAL, label)?;
         Ok(Self {
             queue_size: registry.gauge(metric_names::QUEUE_SIZE)?,
             request_duration: registry.histogram(metric_names::REQUEST_DURATION_SECONDS, DURATION_BOUNDS)?,
@@ -39,6 +71,8 @@ impl RouterMetrics {
             cache_hits: registry.counter(metric_names::CACHE_HITS_TOTAL)?,
             cache_misses: registry.counter(metric_names::CACHE_MISSES_TOTAL)?,
             pool_connections: registry.gauge(metric_names::POOL_CONNECTIONS)?,
+            classes: CLASS_NAMES
+                .map(|name| ClassMetrics { waiting: waiting.with([name]), cost: cost.with([name]) }),
         })
     }
 
@@ -71,5 +105,9 @@ impl RouterMetrics {
         self.cache_hits.advance_to(gauges.cache_hits);
         self.cache_misses.advance_to(gauges.cache_misses);
         self.pool_connections.set(i64::try_from(gauges.pool_connections).unwrap_or(i64::MAX));
+        for (metrics, gauges) in self.classes.iter().zip(&gauges.classes) {
+            metrics.waiting.set(i64::try_from(gauges.waiting).unwrap_or(i64::MAX));
+            metrics.cost.advance_to(gauges.cost);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use evenkeel_policy::class::{Class, SessionId, TenantFlow};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{ModelId, NodeId, PathId, PeerId, RequestId, TenantId};
@@ -33,7 +34,7 @@ fn each_step_of_a_request_is_counted_once() {
         attempt,
     };
     for step in [
-        Step::Accepted { model: ModelId(0), cost: Cost(700) },
+        Step::Accepted { model: ModelId(0), cost: Cost(700), flow: Some(TenantFlow::default()) },
         Step::Delayed { delay: SECOND },
         Step::Admitted { waiting: 1 },
         dispatched(1),
@@ -197,7 +198,8 @@ fn two_pipelines_on_one_page_have_separate_series() {
 #[test]
 fn each_step_of_a_history_is_displayed_as_a_phrase() {
     let harness = Harness::new();
-    harness.record(ACME, Step::Accepted { model: ModelId(3), cost: Cost(700) });
+    let flow = TenantFlow { session: Some(SessionId(0x1234_5678_9abc_def0)), class: Class::High };
+    harness.record(ACME, Step::Accepted { model: ModelId(3), cost: Cost(700), flow: Some(flow) });
     harness.record(
         ACME,
         Step::Dispatched {
@@ -213,7 +215,7 @@ fn each_step_of_a_history_is_displayed_as_a_phrase() {
     assert_eq!(
         phrases,
         [
-            "accepted for model 3, estimated cost 700",
+            "accepted for model 3, estimated cost 700, class high, session 123456789abcdef0",
             "dispatched to node 0 over path 2 after 1s, attempt 1: preferred by affinity hash"
         ]
     );

@@ -8,8 +8,8 @@ use evenkeel_policy::swrr::{ShareWindow, SwrrConfig, SwrrRules, SwrrScheduler};
 use evenkeel_policy::time::Instant;
 use evenkeel_telemetry::trace::{TraceOptions, Tracer};
 use evenkeel_telemetry::{
-    DURATION_BOUNDS, DatagramDrop, EngineGauges, Label, MetricDesc, MetricLimits, NodeGauges, Observer,
-    PathGauges, PathMetrics, Registry, RelayMetrics, RequestLogLimits, RouteMetrics, RouterGauges,
+    ClassGauges, DURATION_BOUNDS, DatagramDrop, EngineGauges, Label, MetricDesc, MetricLimits, NodeGauges,
+    Observer, PathGauges, PathMetrics, Registry, RelayMetrics, RequestLogLimits, RouteMetrics, RouterGauges,
     RouterMetrics, metric_names,
 };
 use proptest::prelude::*;
@@ -66,6 +66,7 @@ fn metric_names_of_the_specification_are_unchanged() {
         cache_hits: 9000,
         cache_misses: 1000,
         pool_connections: 24,
+        classes: [1, 2, 3, 4].map(|cost| ClassGauges { waiting: 5, cost }),
     });
     let page = read(&registry.render()).unwrap();
     for (name, expected) in [
@@ -78,6 +79,11 @@ fn metric_names_of_the_specification_are_unchanged() {
         ("llm_router_request_duration_seconds_count", 0.0),
     ] {
         assert_eq!(value(&page, name, &[]), Some(expected), "{name}");
+    }
+    for (class, cost) in [("low", 1.0), ("normal", 2.0), ("high", 3.0), ("background", 4.0)] {
+        let label = [("class", class)];
+        assert_eq!(value(&page, "evenkeel_class_waiting", &label), Some(5.0));
+        assert_eq!(value(&page, "evenkeel_class_cost_units_total", &label), Some(cost));
     }
     for le in ["0.01", "0.05", "0.1", "+Inf"] {
         let bucket = value(&page, "llm_router_request_duration_seconds_bucket", &[("le", le)]);

@@ -104,6 +104,12 @@ struct TenantSettingsArgs {
     /// Maximum number of requests in flight
     #[arg(long, value_name = "N")]
     concurrency_max: Option<u32>,
+    /// Class of requests that name none: high, normal or low [default: normal]; `none` removes it
+    #[arg(long, value_name = "CLASS", value_parser = ["high", "normal", "low", NONE])]
+    priority: Option<String>,
+    /// Highest class that a request may name [default: --priority, or else high]; `none` removes it
+    #[arg(long, value_name = "CLASS", value_parser = ["high", "normal", "low", NONE])]
+    priority_max: Option<String>,
     /// Model that the tenant may use; repeatable; a new tenant may use all models
     #[arg(long = "model", value_name = "NAME")]
     models: Vec<String>,
@@ -343,6 +349,8 @@ impl TenantSettingsArgs {
             ("rpm", json!(self.rpm)),
             ("tpm", json!(self.tpm)),
             ("concurrency_max", json!(self.concurrency_max)),
+            ("priority", json!(self.priority.as_deref().filter(|class| *class != NONE))),
+            ("priority_max", json!(self.priority_max.as_deref().filter(|class| *class != NONE))),
             ("models", json!(models)),
             ("datasources", json!(datasources)),
             ("role", json!(role)),
@@ -353,7 +361,15 @@ impl TenantSettingsArgs {
         // Null restores the default.
         let no_role = (self.role.as_deref() == Some(NONE)).then_some(("role", Value::Null));
         let no_act_for = clears_act_for.then_some(("act_for", Value::Null));
-        given.chain(no_role).chain(no_act_for).map(|(key, value)| (key.to_owned(), value)).collect()
+        let classes = [("priority", &self.priority), ("priority_max", &self.priority_max)];
+        let cleared = classes.into_iter().filter(|(_, class)| class.as_deref() == Some(NONE));
+        let no_classes = cleared.map(|(key, _)| (key, Value::Null));
+        given
+            .chain(no_role)
+            .chain(no_act_for)
+            .chain(no_classes)
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect()
     }
 }
 

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use evenkeel_llm::usage::CachedCost;
 use evenkeel_llm::{Concurrency, HealthOptions, LlmOptions, NodeOptions, PassOptions};
-use evenkeel_pipeline::{AffinityOptions, BreakerOptions, PipelineLimits, PipelineOptions, RetryOptions};
+use evenkeel_pipeline::{
+    AffinityOptions, BreakerOptions, Class, ClassShares, PipelineLimits, PipelineOptions, RetryOptions,
+};
 use evenkeel_policy::concurrency_limit::LimitConfig;
 use evenkeel_policy::score::{HotColdConfig, ScoreConfig, SelectionPolicy};
 use evenkeel_policy::time::Duration;
@@ -58,6 +60,7 @@ pub(super) fn read(
         retry: read_retry(&mut section.section("retry")),
         breaker: read_breaker(&mut section.section("breaker")),
         affinity: read_affinity(&mut section.section("affinity")),
+        class_shares: read_class_shares(&mut section.section("classes")),
         selection: read_chooser(section),
         ..pipeline
     };
@@ -194,6 +197,23 @@ fn read_affinity(section: &mut Section<'_>) -> AffinityOptions {
         lookahead_max,
         skips_max: section.within("skips_max", skips, Integer(0)..=Integer(64)).as_u32(),
     }
+}
+
+/// Reads the minimum shares of the classes of a tenant, in percent.
+fn read_class_shares(section: &mut Section<'_>) -> ClassShares {
+    let default = ClassShares::default();
+    let mut share = |class: Class| {
+        let percent = Integer(i64::from(default.percent(class)));
+        // At most 98, so it fits.
+        section.within(class.name(), percent, Integer(1)..=Integer(98)).as_u32() as u8
+    };
+    let high = share(Class::High);
+    let normal = share(Class::Normal);
+    let low = share(Class::Low);
+    ClassShares::new(high, normal, low).unwrap_or_else(|error| {
+        section.error(&ValueSource::Default, error);
+        default
+    })
 }
 
 /// Reads how the nodes are found that are about as good as the best.

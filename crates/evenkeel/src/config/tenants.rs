@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use evenkeel_policy::class::{Class, ClassRule};
 use evenkeel_policy::weight::Weight;
 use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::tenant::{ACT_FOR_ALL, KEYS_MAX, TenantSettings, TenantState, Tenants, TenantsError};
@@ -11,7 +12,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::effective::toml_value;
 use super::llm::check_name;
-use super::reader::Section;
+use super::reader::{Section, SourcedValue};
 use super::source::ValueSource;
 use super::sql::{KnownDatasources, SessionSettings, read_tenant_sql};
 use super::value::{ConfigValue as _, Float, Integer};
@@ -91,6 +92,7 @@ fn read_tenant(
     let rpm = table.optional_within("rpm", PER_MINUTE).map(Integer::as_u64);
     let tpm = table.optional_within("tpm", PER_MINUTE).map(Integer::as_u64);
     let concurrency_max = table.optional_within("concurrency_max", CONCURRENCY).map(Integer::as_u32);
+    let (priority, priority_max) = read_priority(table);
     let models = table.read("models", Vec::<String>::new());
     if models.value.len() > MODELS_MAX || models.value.iter().any(String::is_empty) {
         table.error(
@@ -116,6 +118,8 @@ fn read_tenant(
         rpm,
         tpm,
         concurrency_max,
+        priority,
+        priority_max,
         models: models.value,
         sql,
         act_for,
@@ -125,6 +129,27 @@ fn read_tenant(
     })
 }
 
+/// Reads the class of requests that name none, and the highest class.
+fn read_priority(table: &mut Section<'_>) -> (Option<Class>, Option<Class>) {
+    let priority = read_class(table, "priority");
+    let priority_max = read_class(table, "priority_max");
+    if let Err(error) = ClassRule::new(priority.value, priority_max.value) {
+        table.error(&priority.origin, error);
+    }
+    (priority.value, priority_max.value)
+}
+
+fn read_class(table: &mut Section<'_>, key: &'static str) -> SourcedValue<Option<Class>> {
+    let Some(name) = table.optional::<String>(key) else {
+        return SourcedValue { value: None, origin: ValueSource::Default };
+    };
+    let class = name.value.parse::<Class>();
+    if class.is_err() {
+        table.error(&name.origin, format!("{key} must be one of {}, not {:?}", Class::NAMES, name.value));
+    }
+    SourcedValue { value: class.ok(), origin: name.origin }
+}
+
 /// Reads a tenant's keys: those of `key_hashes`, then those of `[[tenants.keys]]`.
 fn read_keys(table: &mut Section<'_>) -> Vec<TenantKey> {
     let mut keys: Vec<TenantKey> = read_key_hashes(table).into_iter().map(TenantKey::unnamed).collect();
@@ -132,6 +157,7 @@ fn read_keys(table: &mut Section<'_>) -> Vec<TenantKey> {
         let name = entry.optional::<String>("name");
         let hash = entry.optional::<KeyHash>("hash");
         let expires_at = entry.optional::<UnixSeconds>("expires_at").map(|setting| setting.value);
+        let priority = read_class(&mut entry, "priority").value;
         if let Some(name) = &name
             && let Err(message) = check_name(&name.value)
         {
@@ -142,7 +168,8 @@ fn read_keys(table: &mut Section<'_>) -> Vec<TenantKey> {
             continue;
         };
         let unnamed = TenantKey::unnamed(hash);
-        keys.push(TenantKey { name: name.map_or(unnamed.name, |name| name.value), hash, expires_at });
+        let name = name.map_or(unnamed.name, |name| name.value);
+        keys.push(TenantKey { name, hash, expires_at, priority });
     }
     keys
 }
@@ -193,6 +220,8 @@ pub fn describe(tenant: &TenantSettings) -> Map<String, Json> {
         ("rpm", json!(tenant.rpm)),
         ("tpm", json!(tenant.tpm)),
         ("concurrency_max", json!(tenant.concurrency_max)),
+        ("priority", json!(tenant.priority.map(Class::name))),
+        ("priority_max", json!(tenant.priority_max.map(Class::name))),
         ("models", json!(tenant.models)),
         ("datasources", json!(tenant.sql.datasources)),
         ("role", json!(tenant.sql.role)),
@@ -225,6 +254,9 @@ fn key_to_json(key: &TenantKey) -> Json {
     let mut entry = json!({"name": key.name, "hash": key.hash.to_string()});
     if let Some(at) = key.expires_at {
         entry["expires_at"] = json!(at.to_rfc3339());
+    }
+    if let Some(priority) = key.priority {
+        entry["priority"] = json!(priority.name());
     }
     entry
 }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use evenkeel_policy::class::Class;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::audit_trail::AuditNote;
@@ -137,8 +138,10 @@ async fn create_key(core: Arc<Core>, call: ServerRequest) -> Result<Response, Ap
 
 async fn add_key(core: Arc<Core>, mut call: ServerRequest, tenant: String) -> Result<Response, ApiError> {
     let options = read_object(&mut call).await?;
-    if let Some(key) = options.keys().find(|key| !["name", "expires_at"].contains(&key.as_str())) {
-        let message = format!("unknown option {key:?}; the options are \"name\" and \"expires_at\"");
+    if let Some(key) = options.keys().find(|key| !["name", "expires_at", "priority"].contains(&key.as_str()))
+    {
+        let message =
+            format!("unknown option {key:?}; the options are \"name\", \"expires_at\" and \"priority\"");
         return Err(ApiError::invalid(message));
     }
     let text = |option: &str| match options.get(option) {
@@ -151,7 +154,11 @@ async fn add_key(core: Arc<Core>, mut call: ServerRequest, tenant: String) -> Re
         Some(text) => Some(parse_expiry(&text, UnixSeconds::now()).map_err(ApiError::invalid)?),
         None => None,
     };
-    let change_keys = TenantChange::AddKey { tenant: tenant.clone(), name, expires_at };
+    let priority = match text("priority")? {
+        Some(name) => Some(name.parse::<Class>().map_err(|error| ApiError::invalid(error.to_string()))?),
+        None => None,
+    };
+    let change_keys = TenantChange::AddKey { tenant: tenant.clone(), name, expires_at, priority };
     let key = change(core.clone(), change_keys, call.audit.clone()).await?;
     let mut response = with_key(&tenant, key);
     let hash = response["key"].as_str().map(KeyHash::of);

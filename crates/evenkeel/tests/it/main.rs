@@ -8,6 +8,7 @@ mod bodies;
 mod busy;
 mod check;
 mod checks;
+mod classes;
 mod cli;
 mod clients;
 mod cluster;

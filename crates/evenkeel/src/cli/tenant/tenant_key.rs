@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use evenkeel::key_use::{KeyUses, parse_expiry};
 use evenkeel::tenant_store::TenantChange;
+use evenkeel_policy::class::Class;
 use evenkeel_server::api_key::{KeyHash, make_key};
 use evenkeel_server::unix_seconds::UnixSeconds;
 use http::Method;
@@ -49,6 +50,9 @@ struct AddKeyArgs {
     /// Time at which the key expires: 30d, 12h, 90m, 2027-01-31 or 2027-01-31T12:00:00Z [default: never]
     #[arg(long, value_name = "WHEN")]
     expires: Option<String>,
+    /// Class of requests with the key, which they may lower: high, normal or low [default: that of the tenant]
+    #[arg(long, value_name = "CLASS")]
+    priority: Option<Class>,
 }
 
 #[derive(Debug, Args)]
@@ -86,16 +90,22 @@ fn generate() -> Result<(), CliError> {
 fn add(args: AddKeyArgs) -> Result<(), CliError> {
     let tenant = args.tenant.name;
     let name = args.key_name;
+    let priority = args.priority;
     let expires_at = args.expires.map(|text| parse_expiry(&text, UnixSeconds::now())).transpose()?;
     let until =
         expires_at.map_or("does not expire".to_owned(), |at| format!("expires at {}", at.to_rfc3339()));
     let key = match args.tenant.store.open()? {
         TenantBackend::Server(client) => {
-            let body = json!({"name": name, "expires_at": expires_at.map(UnixSeconds::to_rfc3339)});
+            let body = json!({
+                "name": name,
+                "expires_at": expires_at.map(UnixSeconds::to_rfc3339),
+                "priority": priority.map(Class::name),
+            });
             api_key_from(&client.request(Method::POST, &format!("{}/keys", path(&tenant)), Some(&body))?)?
         }
         TenantBackend::Directory { data_dir, config, tenants } => {
-            let change = TenantChange::AddKey { tenant: tenant.clone(), name: name.clone(), expires_at };
+            let name = name.clone();
+            let change = TenantChange::AddKey { tenant: tenant.clone(), name, expires_at, priority };
             apply(&data_dir, &config, &tenants, change)?
         }
     };
@@ -122,7 +132,7 @@ fn list(args: &ListKeysArgs) -> Result<(), CliError> {
     if keys.is_empty() {
         return print(&format!("tenant {tenant:?} has no keys\n"));
     }
-    let columns = ["name", "fingerprint", "state", "expires_at", "last_used_at"];
+    let columns = ["name", "fingerprint", "state", "expires_at", "last_used_at", "priority"];
     print(&Table::new(&columns, keys).to_string())
 }
 
