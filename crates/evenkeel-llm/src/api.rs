@@ -28,7 +28,7 @@ use crate::error_format;
 use crate::forwarding::PassOptions;
 use crate::models;
 use crate::monitor::{MonitorStartError, Monitors};
-use crate::node_registry::{NodeError, NodeRegistry};
+use crate::node_registry::{ChangedNode, Monitoring, NodeError, NodeRegistry};
 use crate::options::{LlmOptions, NodeOptions};
 use crate::proxy::proxy;
 use crate::request::Endpoint;
@@ -139,6 +139,18 @@ impl LlmApi {
             self.nodes.remove(&node.options.name)?;
         }
         Ok(monitored?)
+    }
+
+    /// Changes the node of that name, in place unless its URLs change.
+    pub fn change_node(&self, options: NodeOptions) -> Result<(), NodeError> {
+        let ChangedNode { node, replaced, monitoring } = self.nodes.change_options(options)?;
+        if let Some(replaced) = replaced {
+            self.monitors.forget(replaced.id);
+        }
+        match monitoring {
+            Monitoring::Unchanged => Ok(()),
+            Monitoring::Restart => Ok(self.monitors.watch(node.monitor_target())?),
+        }
     }
 
     /// Reports whether a node has this name.

@@ -5,7 +5,9 @@
 //!
 //! Limits: the pipeline's limits of nodes and models.
 
-use std::collections::HashMap;
+mod change;
+
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use evenkeel_actor::SpawnError;
@@ -17,10 +19,15 @@ use evenkeel_policy::time::Instant;
 use http::HeaderValue;
 use parking_lot::RwLock;
 
+pub(crate) use change::{ChangedNode, Monitoring};
+
 use crate::monitor::{Engine, Finding, HealthCheckResult, MonitorTarget, Report};
 use crate::options::{Concurrency, NodeOptions};
 use evenkeel_scheduler::RequestScheduler;
 use evenkeel_upstream::{Origin, UrlError};
+
+/// Maximum number of replaced nodes that are kept.
+const RETIRED_MAX: usize = 64;
 
 /// A registered node.
 #[derive(Debug)]
@@ -75,6 +82,8 @@ struct Table {
     models: HashMap<Arc<str>, ModelId>,
     /// By [`ModelId`].
     model_names: Vec<Arc<str>>,
+    /// Nodes that were replaced, oldest first: a request may have got a slot there just before.
+    retired: VecDeque<Arc<Node>>,
 }
 
 struct RegisteredNode {
@@ -82,6 +91,8 @@ struct RegisteredNode {
     models: Vec<ModelId>,
     source: Source,
     engine: Option<Engine>,
+    /// Concurrency that the node reports.
+    reported_slots: Option<u32>,
     /// Cause of the last health check's failure, for a node with one path.
     health_error: Option<String>,
 }
@@ -103,34 +114,14 @@ impl NodeRegistry {
 
     /// Adds a node, which can receive requests at once.
     pub(crate) fn add(&self, options: NodeOptions) -> Result<Arc<Node>, NodeError> {
+        let (origins, authorization) = parse(&options)?;
         let name = options.name.clone();
-        if name.is_empty() {
-            return Err(NodeError::NoName);
-        }
-        if options.paths.is_empty() {
-            return Err(NodeError::NoUrl { name });
-        }
-        if options.max_concurrency == Some(Concurrency::Fixed(0)) {
-            return Err(NodeError::NoSlots { name });
-        }
-        let parse = |url: &String| {
-            let origin = Origin::parse(url)?;
-            Ok(match &options.via {
-                Some(link) => origin.over_link(link),
-                None => origin,
-            })
-        };
-        let origins: Result<Vec<_>, _> = options.paths.iter().map(parse).collect();
-        let origins = origins.map_err(|error| NodeError::Url { name: name.clone(), error })?;
-        let authorization = options.api_key.as_ref().map(|key| bearer(key.expose())).transpose();
-        let authorization = authorization.map_err(|_| NodeError::Key { name: name.clone() })?;
         let mut table = self.table.write();
         if table.find(&name).is_some() {
             return Err(NodeError::Twice { name });
         }
         let models = table.model_ids(&options.models, self.models_max)?;
-        // A single path needs no path selection.
-        let paths = if origins.len() == 1 { 0 } else { origins.len() };
+        let paths = paths_to_choose(&options);
         let spec = NodeSpec {
             slots: self.slots(&options, None),
             transactions_max: None,
@@ -150,13 +141,7 @@ impl NodeRegistry {
         })?;
         let source = if options.models.is_empty() { Source::Pending } else { Source::Configured };
         let node = Arc::new(Node { id, options, origins, authorization });
-        table.entries.push(RegisteredNode {
-            node: node.clone(),
-            models,
-            source,
-            engine: None,
-            health_error: None,
-        });
+        table.entries.push(RegisteredNode::new(node.clone(), models, source));
         Ok(node)
     }
 
@@ -218,6 +203,7 @@ impl NodeRegistry {
                 let is_fixed =
                     |node: &Node| matches!(node.options.max_concurrency, Some(Concurrency::Fixed(_)));
                 let adjustable = self.get(node).filter(|node| !is_fixed(node) && reported > 0);
+                self.edit(node, |entry| entry.reported_slots = Some(reported).filter(|slots| *slots > 0));
                 let Some(known) = adjustable else { return };
                 let slots = self.slots(&known.options, Some(reported));
                 // The node may have been removed in the meantime.
@@ -311,7 +297,8 @@ impl NodeRegistry {
 
     pub(crate) fn get(&self, node: NodeId) -> Option<Arc<Node>> {
         let table = self.table.read();
-        table.entries.iter().find(|entry| entry.node.id == node).map(|entry| entry.node.clone())
+        let mut known = table.entries.iter().map(|entry| &entry.node).chain(&table.retired);
+        known.find(|known| known.id == node).cloned()
     }
 
     /// Finds a model by the name that a client sends.
@@ -361,6 +348,10 @@ impl NodeRegistry {
 }
 
 impl RegisteredNode {
+    fn new(node: Arc<Node>, models: Vec<ModelId>, source: Source) -> Self {
+        Self { node, models, source, engine: None, reported_slots: None, health_error: None }
+    }
+
     fn end_pending(&mut self) {
         if self.source == Source::Pending {
             self.source = Source::Discovered;
@@ -371,6 +362,14 @@ impl RegisteredNode {
 impl Table {
     fn find(&self, name: &str) -> Option<usize> {
         self.entries.iter().position(|entry| entry.node.options.name == name)
+    }
+
+    /// Keeps a replaced node for the requests that were sent to it.
+    fn retire(&mut self, node: Arc<Node>) {
+        if self.retired.len() == RETIRED_MAX {
+            self.retired.pop_front();
+        }
+        self.retired.push_back(node);
     }
 
     /// Returns the IDs of models, and assigns new ones to unknown names.
@@ -395,6 +394,37 @@ impl Table {
         self.models.insert(name, model);
         model
     }
+}
+
+/// Checks a node's options and parses its URLs and API key.
+fn parse(options: &NodeOptions) -> Result<(Vec<Origin>, Option<HeaderValue>), NodeError> {
+    let name = options.name.clone();
+    if name.is_empty() {
+        return Err(NodeError::NoName);
+    }
+    if options.paths.is_empty() {
+        return Err(NodeError::NoUrl { name });
+    }
+    if options.max_concurrency == Some(Concurrency::Fixed(0)) {
+        return Err(NodeError::NoSlots { name });
+    }
+    let parse = |url: &String| {
+        let origin = Origin::parse(url)?;
+        Ok(match &options.via {
+            Some(link) => origin.over_link(link),
+            None => origin,
+        })
+    };
+    let origins: Result<Vec<_>, _> = options.paths.iter().map(parse).collect();
+    let origins = origins.map_err(|error| NodeError::Url { name: name.clone(), error })?;
+    let authorization = options.api_key.as_ref().map(|key| bearer(key.expose())).transpose();
+    let authorization = authorization.map_err(|_| NodeError::Key { name })?;
+    Ok((origins, authorization))
+}
+
+/// Returns the number of paths that the pipeline chooses from; a single one needs no choice.
+fn paths_to_choose(options: &NodeOptions) -> usize {
+    if options.paths.len() == 1 { 0 } else { options.paths.len() }
 }
 
 fn bearer(key: &str) -> Result<HeaderValue, http::header::InvalidHeaderValue> {

@@ -141,7 +141,7 @@ fn node_json(llm: &LlmApi, status: &NodeStatus, now: Instant) -> Value {
 }
 
 fn limit_json(limit: LimitStatus) -> Value {
-    json!({"limit": limit.limit, "idle_first_token_ms": limit.idle_ms, "first_token_ms": limit.recent_ms})
+    json!({"limit": limit.limit, "idle_first_token_ms": limit.baseline_ms, "first_token_ms": limit.recent_ms})
 }
 
 fn engine_json(load: EngineLoad, external: u32) -> Value {

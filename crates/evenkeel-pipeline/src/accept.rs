@@ -5,7 +5,7 @@
 mod requests;
 
 use evenkeel_policy::class::TenantFlow;
-use evenkeel_policy::concurrency_limit::Epoch;
+use evenkeel_policy::concurrency_limit::Departure;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{Key, ModelId, NodeId, PathId, TenantId};
@@ -144,8 +144,10 @@ pub(crate) struct Attempt {
     pub(crate) node: NodeId,
     pub(crate) path: Option<PathId>,
     pub(crate) since: Instant,
-    /// The epoch of the node's concurrency limit in which it was sent.
-    pub(crate) epoch: Epoch,
+    /// Circumstances under which it was sent, for the node's concurrency limit.
+    pub(crate) departure: Departure,
+    /// Time of the last report of output, or of the first byte; until then, the time at which it was sent.
+    pub(crate) reported_at: Instant,
     /// Expected state of the node's prompt cache.
     pub(crate) prompt_cache: PromptCache,
     pub(crate) response: ResponseState,

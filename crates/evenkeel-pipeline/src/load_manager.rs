@@ -125,7 +125,8 @@ impl OptimizedLoadManager {
         if attempt.response == ResponseState::Started {
             return;
         }
-        self.set_attempt(request, Attempt { response: ResponseState::Started, ..attempt });
+        let started = Attempt { response: ResponseState::Started, reported_at: self.now, ..attempt };
+        self.set_attempt(request, started);
         self.observe_first_byte(request, &attempt);
         if attempt.response == ResponseState::Pending {
             self.observe_first_token(request, &attempt);
@@ -155,7 +156,9 @@ impl OptimizedLoadManager {
         if let Some(node) = self.nodes.get_mut(attempt.node) {
             node.reprice(attempt.load, load);
         }
-        self.set_attempt(request, Attempt { charged, load, actual, ..attempt });
+        self.observe_output(request, &attempt, actual);
+        let reported_at = if attempt.actual < actual { self.now } else { attempt.reported_at };
+        self.set_attempt(request, Attempt { charged, load, actual, reported_at, ..attempt });
         self.dispatch();
     }
 
@@ -167,6 +170,7 @@ impl OptimizedLoadManager {
             self.observe_first_byte(request, &attempt);
         }
         self.observe_outcome(request, &attempt, end.outcome);
+        self.observe_output(request, &attempt, end.actual);
         self.finish(request, end.actual, RequestOutcome::Served { outcome: end.outcome });
         self.dispatch();
     }

@@ -5,6 +5,7 @@
 
 mod status;
 
+use evenkeel_policy::concurrency_limit::{Output, ResponseDelivery};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId, PeerId, RequestId, TenantId};
@@ -224,7 +225,24 @@ impl OptimizedLoadManager {
             return;
         }
         if let Some(node) = self.nodes.get_mut(attempt.node) {
-            node.capacity.on_first_token(attempt.epoch, now.since(attempt.since));
+            node.capacity.on_first_token(now, attempt.departure);
+        }
+    }
+
+    /// Records what a node generated since the last report of the request, for its adaptive concurrency limit.
+    pub(crate) fn observe_output(&mut self, request: RequestId, attempt: &Attempt, actual: Cost) {
+        let Some(arrival) = self.requests.get(request).map(|record| record.arrival) else { return };
+        let Some(node) = self.nodes.get_mut(attempt.node) else { return };
+        let (generated, delivery) = if arrival.is_streamed() {
+            // The prompt is no output.
+            let output = |cost: Cost| cost.0.saturating_sub(arrival.upfront.0);
+            (output(actual).saturating_sub(output(attempt.actual)), ResponseDelivery::Stream)
+        } else {
+            (actual.0, ResponseDelivery::Whole)
+        };
+        if generated > 0 {
+            let output = Output { amount: generated, since: attempt.reported_at, delivery };
+            node.capacity.on_output(self.now, &output);
         }
     }
 
@@ -249,7 +267,7 @@ impl OptimizedLoadManager {
             AttemptFailure::BadResponse => (Probe::Reached, true),
             AttemptFailure::Busy { retry_after } => {
                 let until = node.cooldown.begin(now, options.cooldown_for(retry_after));
-                node.capacity.on_refusal(attempt.epoch, node.busy.saturating_sub(1));
+                node.capacity.on_refusal(attempt.departure);
                 self.events.push_back(Event::Cooldown { node: attempt.node, until });
                 (Probe::Reached, false)
             }

@@ -62,6 +62,7 @@ pub(crate) struct NodePool {
     selector: NodeSelector,
     affinity: AffinityOptions,
     random: Random,
+    seed: u64,
     candidates: Vec<Candidate>,
     defaults: NodeDefaults,
     swrr: SwrrRules,
@@ -77,6 +78,7 @@ impl NodePool {
             selector: NodeSelector::new(options.selection)?,
             affinity: options.affinity,
             random: Random::new(options.seed),
+            seed: options.seed,
             candidates: Vec::new(),
             defaults: NodeDefaults {
                 breaker: options.breaker,
@@ -88,7 +90,7 @@ impl NodePool {
     }
 
     pub(crate) fn add(&mut self, now: Instant, spec: &NodeSpec) -> Result<NodeId, RegistryError> {
-        let capacity = Capacity::new(spec.slots)?;
+        let capacity = Capacity::new(spec.slots, self.seed ^ u64::from(self.next_id))?;
         let paths = Paths::new(&spec.paths, &self.swrr, self.path, now)?;
         let id = NodeId(self.next_id);
         self.next_id += 1;

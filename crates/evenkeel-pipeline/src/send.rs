@@ -249,7 +249,7 @@ impl OptimizedLoadManager {
         let prompt_cache =
             if pick.reason == PickReason::Cached { PromptCache::Warm } else { PromptCache::Cold };
         let work = SlotRequest::new(&arrival, prompt_cache, arrival.cost);
-        let epoch = self.nodes.get_mut(pick.node).map(|node| node.reserve_slot(now, request, &work));
+        let departure = self.nodes.get_mut(pick.node).map(|node| node.reserve_slot(now, request, &work));
         self.schedule_node(pick.node);
         self.remember_node(&arrival, pick);
         self.in_flight += 1;
@@ -261,7 +261,8 @@ impl OptimizedLoadManager {
             node: pick.node,
             path,
             since: now,
-            epoch: epoch.unwrap_or_default(),
+            departure: departure.unwrap_or_default(),
+            reported_at: now,
             prompt_cache,
             response: ResponseState::Pending,
             charged,
@@ -297,7 +298,7 @@ impl OptimizedLoadManager {
         self.wait_queue.settle(record, attempt.charged, actual);
         let Some(node) = self.nodes.get_mut(attempt.node) else { return };
         let work = SlotRequest::new(&arrival, attempt.prompt_cache, attempt.load);
-        node.release_slot(request, &work);
+        node.release_slot(self.now, request, &work, attempt.departure);
         if let Some(path) = attempt.path {
             node.paths.release(path);
         }

@@ -79,6 +79,11 @@ impl SimNode {
         self.engine.slots.watch()
     }
 
+    /// Returns the largest number of requests that ran or waited at once since the start.
+    pub fn peak(&self) -> u32 {
+        self.engine.slots.peak()
+    }
+
     /// Watches the number of open connections.
     pub fn connections(&self) -> watch::Receiver<u32> {
         self.engine.connections.subscribe()

@@ -4,6 +4,7 @@
 //! in the queue at once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// Numbers of running and waiting requests.
@@ -22,6 +23,8 @@ pub(super) struct SlotPool {
     load: watch::Sender<Load>,
     /// Load of each model.
     by_model: Vec<watch::Sender<Load>>,
+    /// Largest number of requests that ran or waited at once.
+    peak: AtomicU32,
 }
 
 /// No slot is free and the queue is full.
@@ -35,6 +38,7 @@ impl SlotPool {
             queue_max,
             load: watch::Sender::default(),
             by_model: (0..models).map(|_| watch::Sender::default()).collect(),
+            peak: AtomicU32::new(0),
         })
     }
 
@@ -53,6 +57,7 @@ impl SlotPool {
             return Err(QueueFull);
         }
         self.by_model[model].send_modify(|load| load.waiting += 1);
+        self.update_peak();
         Ok(SlotOrWait::Waiting(WaitGuard { slots: self.clone(), model }))
     }
 
@@ -68,8 +73,19 @@ impl SlotPool {
         self.load.subscribe()
     }
 
+    /// Returns the largest number of requests that ran or waited at once.
+    pub(super) fn peak(&self) -> u32 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    fn update_peak(&self) {
+        let Load { running, waiting } = self.load();
+        self.peak.fetch_max(running + waiting, Ordering::Relaxed);
+    }
+
     fn start(self: &Arc<Self>, model: usize, permit: OwnedSemaphorePermit) -> SlotPermit {
         self.change(model, |load| load.running += 1);
+        self.update_peak();
         SlotPermit { slots: self.clone(), model, permit: Some(permit) }
     }
 

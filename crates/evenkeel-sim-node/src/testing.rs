@@ -79,6 +79,11 @@ impl TestNode {
         self.runtime.block_on(self.sim.load().wait_for(|load| *load == wanted)).unwrap();
     }
 
+    /// Returns the largest number of requests that ran or waited at once.
+    pub fn peak(&self) -> u32 {
+        self.sim.peak()
+    }
+
     pub fn get(&self, path: &str) -> RawResponse {
         read(self.open(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")))
     }

@@ -12,7 +12,10 @@ use evenkeel_sim::choice::{self, ChoiceMode, choice_rows, run_choice};
 use evenkeel_sim::fairness::{SchedulingPolicy, measure, workloads};
 use evenkeel_sim::link::{LinkPlan, link_names, link_plan, run_link};
 use evenkeel_sim::redirect::{RedirectPlan, RedirectRule, redirect_names, redirect_plan, run_redirect};
-use evenkeel_sim::{AdmitPolicy, Scenario, ServiceOrder, SimError, by_name, demo, names, run};
+use evenkeel_sim::{
+    AdmitPolicy, EngineShape, Scenario, ServiceOrder, SimError, by_name, demo, knee_cells, measure_knee_cell,
+    names, run,
+};
 
 use crate::report;
 
@@ -24,6 +27,7 @@ Examples:
   evenkeel-sim run redirect-herding
   evenkeel-sim run link-failover
   evenkeel-sim fairness
+  evenkeel-sim capacity
   evenkeel-sim choice";
 
 /// Maximum simulated time; the events of a longer run would not fit into the memory of a small machine.
@@ -35,7 +39,7 @@ const SECONDS_MAX: u64 = 3_600;
 struct SimCli {
     #[command(subcommand)]
     command: Command,
-    /// Simulated seconds, at most 3600; fairness always simulates 600 [default: 60]
+    /// Simulated seconds, at most 3600; fairness always simulates 600, capacity 720 [default: 60]
     #[arg(long, global = true, value_name = "N", value_parser = value_parser!(u64).range(1..=SECONDS_MAX))]
     seconds: Option<u64>,
     /// Seed of the random numbers
@@ -60,6 +64,8 @@ enum Command {
     },
     /// Measure how far clients drift apart, compared with plain VTC and first come first served
     Fairness,
+    /// Measure how an adaptive concurrency limit finds the knee of engines of several shapes
+    Capacity,
     /// Measure how requests spread over nodes: beside a slow node, by weight, after a recovery, by conversation
     Choice,
     /// List the scenarios
@@ -118,6 +124,7 @@ fn execute(out: &mut impl Write, cli: &SimCli) -> Result<(), CliError> {
         }
         Command::Demo => show_demo(out, cli)?,
         Command::Fairness => show_fairness(out, cli.seed)?,
+        Command::Capacity => show_capacity(out, cli.seed)?,
         Command::Choice => show_choice(out, cli.seed)?,
         Command::Run { name } => {
             // The parser accepts only known names.
@@ -189,6 +196,17 @@ fn show_fairness(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
         rows.push((workload, [ours, vtc, fifo]));
     }
     Ok(report::fairness(out, seed, &rows)?)
+}
+
+fn show_capacity(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
+    for shape in [EngineShape::Slots, EngineShape::Shared, EngineShape::SharedDecode] {
+        let mut rows = vec![];
+        for cell in knee_cells(shape) {
+            rows.push((cell, measure_knee_cell(&cell, seed)?));
+        }
+        report::capacity(out, shape, seed, &rows)?;
+    }
+    Ok(())
 }
 
 fn show_choice(out: &mut impl Write, seed: u64) -> Result<(), CliError> {

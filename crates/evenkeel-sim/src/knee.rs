@@ -1,23 +1,29 @@
-//! Simulates a node that runs one engine with continuous batching, and whose concurrency limit adapts to the engine's
-//! knee: the load beyond which latency grows and throughput does not.
+//! Simulates a node that runs one engine, and whose concurrency limit adapts to the engine's knee: the load beyond which
+//! latency grows and throughput does not.
 //!
-//! The engine processes `batch` requests at once and queues the rest internally, first come, first served. Up to
-//! `batch` requests, the time to first token is the prefill time; beyond that it includes the wait in the engine's
-//! queue. The limit has to find that point by itself.
+//! The engine is one of several shapes ([`EngineShape`]); the limit has to find the knee by itself, at any demand.
 
-use std::collections::{BTreeMap, VecDeque};
+mod engine;
+mod matrix;
+
+use std::collections::BTreeMap;
 
 use evenkeel_pipeline::{
     Arrival, EngineLoad, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority,
     RequestEnd, RequestId, Slots, TenantFlow,
 };
 use evenkeel_policy::backpressure::BackpressureConfig;
+use evenkeel_policy::concurrency_limit::ResponseDelivery;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, TenantId};
 use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
+
+pub use engine::EngineShape;
+use engine::{EngineProgress, Job, JobId, KneeEngine, TIME_PER_TOKEN, prefill_time};
+pub use matrix::{KneeCell, KneeCellResult, Prompts, Service, knee_cells, measure_knee_cell};
 
 use crate::event_queue::EventQueue;
 use crate::record::nearest_rank;
@@ -26,27 +32,41 @@ use crate::simulation::{SimError, load_config};
 
 const MODEL: ModelId = ModelId(0);
 const NODE: NodeId = NodeId(0);
-/// Base duration of a step, in which every response grows by one token.
-const STEP_BASE_TIME: Duration = Duration::from_millis(20);
-/// Additional duration of a step per response.
-const STEP_TIME_PER_SEQUENCE: Duration = Duration::from_micros(300);
-/// Additional duration of a step per prompt token processed in it.
-const PREFILL_TIME_PER_TOKEN: Duration = Duration::from_micros(100);
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(2);
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which the driver looks at the responses in progress.
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+/// Tokens of a response after which its progress is reported, as the scheduler does.
+const REPORT_TOKENS: u64 = 16;
+/// Relative deviation of a prompt's processing time from its mean.
+const PREFILL_JITTER: f64 = 0.1;
 
 /// Setup of a run.
 #[derive(Clone, Debug)]
 pub struct KneePlan {
     pub seed: u64,
     pub duration: Duration,
-    /// Number of closed-loop clients: each sends its next request when the last one ends.
-    pub clients: u32,
+    pub demand: KneeDemand,
+    /// Prompt lengths, each equally likely.
+    pub prompts: Vec<u64>,
+    /// Mean length of a response; lengths are uniform between half and one and a half times that.
+    pub output: u64,
+    pub delivery: ResponseDelivery,
     /// Concurrency limit of the node: fixed or adaptive.
     pub slots: Slots,
     pub scrapes: Scraping,
-    /// Batch sizes of the engine, each with the time from which it applies.
-    pub batches: Vec<(Duration, u32)>,
+    pub shape: EngineShape,
+    /// Knees of the engine, each with the time from which it applies.
+    pub knees: Vec<(Duration, u32)>,
+}
+
+/// Load that the clients offer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum KneeDemand {
+    /// Closed-loop clients: each sends its next request when the last one ends.
+    Clients(u32),
+    /// Requests per second, as a Poisson process; arrivals that find `waiting_max` others waiting are rejected.
+    Rate { per_second: f64, waiting_max: usize },
 }
 
 /// Scraping of the engine's load.
@@ -72,8 +92,10 @@ pub struct KneeRun {
 #[derive(Clone, Copy, Debug)]
 pub struct KneeSample {
     pub at: Duration,
-    /// The node's concurrency limit.
+    /// The node's concurrency limit, apart from probes.
     pub limit: u32,
+    /// Time to first token without a queue, as the limit knows it for the last prompt's length.
+    pub baseline_ms: Option<f64>,
     /// Requests queued inside the engine.
     pub queued: usize,
 }
@@ -107,7 +129,8 @@ impl KneeRun {
         nearest_rank(&took, 95)
     }
 
-    fn between(&self, from: Duration, to: Duration) -> impl Iterator<Item = &KneeSample> {
+    /// Returns the samples of a period.
+    pub fn between(&self, from: Duration, to: Duration) -> impl Iterator<Item = &KneeSample> {
         self.samples.iter().filter(move |sample| (from..to).contains(&sample.at))
     }
 }
@@ -116,57 +139,70 @@ impl KneeRun {
 pub fn run_knee(plan: &KneePlan) -> Result<KneeRun, SimError> {
     let mut sim = KneeSim::new(plan)?;
     let end = Instant::ORIGIN + plan.duration;
-    for _ in 0..plan.clients {
-        sim.submit();
-    }
-    sim.apply_events();
-    while let Some(event) = sim.event_queue.next_until(end) {
-        sim.handle(event);
+    loop {
+        let next_event = sim.event_queue.next_at();
+        let next_progress = sim.engine.next_at();
+        let is_progress = next_progress.is_some_and(|at| next_event.is_none_or(|event| at <= event));
+        if is_progress {
+            let Some(at) = next_progress.filter(|at| *at <= end) else { break };
+            sim.event_queue.advance_to(at);
+            sim.follow_engine();
+        } else {
+            let Some(event) = sim.event_queue.next_until(end) else { break };
+            sim.handle(event);
+        }
         sim.apply_events();
     }
     Ok(sim.run)
 }
 
 enum KneeEvent {
-    StepEnded,
+    Arrival,
+    Report,
     Sample,
     Scrape,
-    SetBatchSize(u32),
+    SetKnee(u32),
 }
 
+/// A request and what is known about its response.
 #[derive(Clone, Copy)]
-struct Sequence {
-    request: RequestId,
+struct KneeRequest {
+    id: RequestId,
     prompt: u64,
     output: u64,
-    generated: u64,
     sent_at: Instant,
+    reported: u64,
 }
 
-struct KneeSim {
+struct KneeSim<'a> {
+    plan: &'a KneePlan,
     event_queue: EventQueue<KneeEvent>,
-    rng: Rng,
+    /// Independent of the engine's, so that the arrivals do not depend on the limit.
+    arrivals_rng: Rng,
+    engine_rng: Rng,
     pipeline: OptimizedLoadManager,
-    /// Prompt and response lengths of requests that are not sent yet.
-    pending: BTreeMap<RequestId, (u64, u64)>,
-    batch: usize,
-    queue: VecDeque<Sequence>,
-    running: Vec<Sequence>,
-    is_stepping: bool,
+    waiting: BTreeMap<RequestId, KneeRequest>,
+    /// By [`JobId`].
+    sent: Vec<KneeRequest>,
+    engine: KneeEngine,
     run: KneeRun,
 }
 
-impl KneeSim {
-    fn new(plan: &KneePlan) -> Result<Self, SimError> {
-        let capacity = plan.clients as usize + 1;
+impl<'a> KneeSim<'a> {
+    fn new(plan: &'a KneePlan) -> Result<Self, SimError> {
+        let waiting_max = match plan.demand {
+            KneeDemand::Clients(clients) => clients as usize,
+            KneeDemand::Rate { waiting_max, .. } => waiting_max,
+        };
         let backpressure = BackpressureConfig {
-            max_queue_size: capacity,
+            max_queue_size: waiting_max + 1,
             warning_threshold: 0.99,
             overload_threshold: 1.0,
             ..BackpressureConfig::default()
         };
         let load = load_config(backpressure);
-        let mut pipeline = OptimizedLoadManager::new(PipelineOptions { load, ..PipelineOptions::default() })?;
+        let options = PipelineOptions { load, seed: plan.seed, ..PipelineOptions::default() };
+        let mut pipeline = OptimizedLoadManager::new(options)?;
         let spec = NodeSpec {
             slots: plan.slots,
             transactions_max: None,
@@ -176,119 +212,155 @@ impl KneeSim {
         };
         pipeline.add_node(Instant::ORIGIN, &spec)?;
         let mut event_queue = EventQueue::new();
-        plan.batches
-            .iter()
-            .for_each(|(at, batch)| event_queue.schedule(*at, KneeEvent::SetBatchSize(*batch)));
+        for (at, knee) in &plan.knees {
+            event_queue.schedule(*at, KneeEvent::SetKnee(*knee));
+        }
+        let clients = match plan.demand {
+            KneeDemand::Clients(clients) => clients,
+            KneeDemand::Rate { .. } => 1,
+        };
+        (0..clients).for_each(|_| event_queue.schedule(Duration::ZERO, KneeEvent::Arrival));
         event_queue.schedule(SAMPLE_INTERVAL, KneeEvent::Sample);
+        event_queue.schedule(REPORT_INTERVAL, KneeEvent::Report);
         if plan.scrapes == Scraping::Enabled {
             event_queue.schedule(SCRAPE_INTERVAL, KneeEvent::Scrape);
         }
         Ok(Self {
+            plan,
             event_queue,
-            rng: Rng::new(plan.seed),
+            arrivals_rng: Rng::new(plan.seed),
+            engine_rng: Rng::new(!plan.seed),
             pipeline,
-            pending: BTreeMap::new(),
-            batch: 1,
-            queue: VecDeque::new(),
-            running: Vec::new(),
-            is_stepping: false,
+            waiting: BTreeMap::new(),
+            sent: Vec::new(),
+            engine: KneeEngine::new(plan.shape, 1.0),
             run: KneeRun::default(),
         })
-    }
-
-    fn submit(&mut self) {
-        let prompt = 64 + self.rng.below(448);
-        let output = 32 + self.rng.below(224);
-        let arrival = Arrival {
-            tenant: TenantId(0),
-            model: MODEL,
-            cost: Cost(prompt + 2 * output),
-            upfront: Cost(prompt),
-            affinity: None,
-            deadline: None,
-            request: RequestKind::Infer,
-            priority: Priority::Interactive,
-            flow: TenantFlow::default(),
-        };
-        let request = self.pipeline.handle_arrival(self.event_queue.now(), arrival);
-        self.pending.insert(request, (prompt, output));
     }
 
     fn handle(&mut self, event: KneeEvent) {
         let now = self.event_queue.now();
         match event {
-            KneeEvent::StepEnded => self.end_step(),
-            KneeEvent::SetBatchSize(batch) => self.batch = batch as usize,
+            KneeEvent::SetKnee(knee) => self.engine.set_knee(now, f64::from(knee)),
+            KneeEvent::Arrival => self.arrive(),
+            KneeEvent::Report => {
+                self.report();
+                self.event_queue.schedule(REPORT_INTERVAL, KneeEvent::Report);
+            }
             KneeEvent::Sample => {
-                let limit = self.pipeline.status().nodes[0].slots;
-                let at = now.since(Instant::ORIGIN);
-                self.run.samples.push(KneeSample { at, limit, queued: self.queue.len() });
+                let status = self.pipeline.status();
+                let node = &status.nodes[0];
+                self.run.samples.push(KneeSample {
+                    at: now.since(Instant::ORIGIN),
+                    limit: node.limit.map_or(node.slots, |limit| limit.limit),
+                    baseline_ms: node.limit.and_then(|limit| limit.baseline_ms),
+                    queued: self.engine.queued(),
+                });
                 self.event_queue.schedule(SAMPLE_INTERVAL, KneeEvent::Sample);
             }
             KneeEvent::Scrape => {
-                let running = self.running.len() as u32;
-                let waiting = self.queue.len() as u32;
-                let load = EngineLoad { running, waiting, ..EngineLoad::default() };
+                let running = self.engine.running() as u32;
+                let load =
+                    EngineLoad { running, waiting: self.engine.queued() as u32, ..EngineLoad::default() };
                 self.pipeline.handle_engine_load(now, NODE, Some(load));
                 self.event_queue.schedule(SCRAPE_INTERVAL, KneeEvent::Scrape);
             }
         }
-        self.begin_step();
+    }
+
+    fn arrive(&mut self) {
+        let prompts = &self.plan.prompts;
+        let prompt = prompts[self.arrivals_rng.below(prompts.len() as u64) as usize];
+        let output = (self.plan.output / 2 + self.arrivals_rng.below(self.plan.output + 1)).max(1);
+        if let KneeDemand::Rate { per_second, waiting_max } = self.plan.demand {
+            let interval = self.arrivals_rng.exponential(Duration::from_secs_f64(1.0 / per_second));
+            self.event_queue.schedule(interval, KneeEvent::Arrival);
+            if waiting_max <= self.waiting.len() {
+                return;
+            }
+        }
+        let cost = Cost(prompt + 2 * output);
+        let arrival = Arrival {
+            tenant: TenantId(0),
+            model: MODEL,
+            cost,
+            upfront: match self.plan.delivery {
+                ResponseDelivery::Stream => Cost(prompt),
+                ResponseDelivery::Whole => cost,
+            },
+            affinity: None,
+            deadline: Some(self.plan.duration),
+            request: RequestKind::Infer,
+            priority: Priority::Interactive,
+            flow: TenantFlow::default(),
+        };
+        let id = self.pipeline.handle_arrival(self.event_queue.now(), arrival);
+        let sent_at = Instant::ORIGIN;
+        self.waiting.insert(id, KneeRequest { id, prompt, output, sent_at, reported: 0 });
     }
 
     /// Sends the requests that the pipeline dispatches.
     fn apply_events(&mut self) {
+        let now = self.event_queue.now();
         while let Some(event) = self.pipeline.poll_event() {
-            let Event::Dispatch { request, .. } = event else { continue };
-            let Some((prompt, output)) = self.pending.remove(&request) else { continue };
-            let sent_at = self.event_queue.now();
-            self.queue.push_back(Sequence { request, prompt, output, generated: 0, sent_at });
+            match event {
+                Event::Dispatch { request, .. } => {
+                    let Some(request) = self.waiting.remove(&request) else { continue };
+                    let jitter = 1.0 + PREFILL_JITTER * (2.0 * self.engine_rng.unit() - 1.0);
+                    let prefill = prefill_time(request.prompt).mul_f64(jitter);
+                    let decode = TIME_PER_TOKEN * request.output as u32;
+                    self.engine.submit(now, Job { prefill, decode });
+                    self.sent.push(KneeRequest { sent_at: now, ..request });
+                }
+                Event::Reject { request, .. } => {
+                    self.waiting.remove(&request);
+                }
+                _ => {}
+            }
         }
-        self.begin_step();
     }
 
-    fn begin_step(&mut self) {
-        if self.is_stepping {
+    /// Reports the progress of responses that grew by enough tokens.
+    fn report(&mut self) {
+        if self.plan.delivery == ResponseDelivery::Whole {
             return;
         }
-        let mut prompts = 0;
-        while self.running.len() < self.batch
-            && let Some(next) = self.queue.pop_front()
-        {
-            prompts += next.prompt;
-            self.running.push(next);
+        let now = self.event_queue.now();
+        let responses: Vec<(JobId, u64)> = self.engine.responses(now).collect();
+        for (job, generated) in responses {
+            let request = &mut self.sent[job.0];
+            if request.reported + REPORT_TOKENS <= generated {
+                request.reported = generated;
+                let actual = Cost(request.prompt + 2 * generated);
+                self.pipeline.handle_progress(now, request.id, actual);
+            }
         }
-        if self.running.is_empty() {
-            return;
-        }
-        self.is_stepping = true;
-        let step_time = STEP_BASE_TIME
-            + STEP_TIME_PER_SEQUENCE * self.running.len() as u32
-            + PREFILL_TIME_PER_TOKEN * prompts as u32;
-        self.event_queue.schedule(step_time, KneeEvent::StepEnded);
     }
 
-    fn end_step(&mut self) {
-        self.is_stepping = false;
+    /// Reports the first tokens and ends that are due.
+    fn follow_engine(&mut self) {
         let now = self.event_queue.now();
         let at = now.since(Instant::ORIGIN);
-        let mut done = Vec::new();
-        for sequence in &mut self.running {
-            sequence.generated += 1;
-            if sequence.generated == 1 {
-                self.run.first_tokens.push((at, now.since(sequence.sent_at)));
-                self.pipeline.handle_first_byte(now, sequence.request);
+        while let Some(progress) = self.engine.poll(now) {
+            match progress {
+                EngineProgress::FirstToken(job) => {
+                    let request = self.sent[job.0];
+                    self.run.first_tokens.push((at, now.since(request.sent_at)));
+                    if self.plan.delivery == ResponseDelivery::Stream {
+                        self.pipeline.handle_first_byte(now, request.id);
+                    }
+                }
+                EngineProgress::Ended(job) => {
+                    let request = self.sent[job.0];
+                    let actual = Cost(request.prompt + 2 * request.output);
+                    self.pipeline.handle_end(now, request.id, RequestEnd { actual, outcome: Outcome::Good });
+                    self.run.finished.push(at);
+                    if let KneeDemand::Clients(_) = self.plan.demand {
+                        self.event_queue.schedule(Duration::ZERO, KneeEvent::Arrival);
+                    }
+                }
             }
-            if sequence.output <= sequence.generated {
-                done.push(*sequence);
-            }
-        }
-        self.running.retain(|sequence| sequence.generated < sequence.output);
-        for sequence in done {
-            let actual = Cost(sequence.prompt + 2 * sequence.output);
-            self.pipeline.handle_end(now, sequence.request, RequestEnd { actual, outcome: Outcome::Good });
-            self.run.finished.push(at);
-            self.submit();
+            self.apply_events();
         }
     }
 }

@@ -16,7 +16,10 @@ mod scenarios;
 mod simulation;
 
 pub use event_queue::EventQueue;
-pub use knee::{KneePlan, KneeRun, KneeSample, Scraping, run_knee};
+pub use knee::{
+    EngineShape, KneeCell, KneeCellResult, KneeDemand, KneePlan, KneeRun, KneeSample, Prompts, Scraping,
+    Service, knee_cells, measure_knee_cell, run_knee,
+};
 pub use record::{Share, SimRun, TenantSummary, TimedEvent, TraceEvent};
 pub use rng::Rng;
 pub use scenario::{

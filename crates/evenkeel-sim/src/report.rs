@@ -8,7 +8,9 @@ use evenkeel_sim::choice::{ChoiceMode, ChoiceRow, ChoiceRun};
 use evenkeel_sim::fairness::{FairnessResult, Workload};
 use evenkeel_sim::link::{LinkPlan, LinkRun};
 use evenkeel_sim::redirect::{RedirectPlan, RedirectRule, RedirectRun};
-use evenkeel_sim::{Scenario, Share, SimRun, TenantSummary, TimedEvent, TraceEvent};
+use evenkeel_sim::{
+    EngineShape, KneeCell, KneeCellResult, Scenario, Share, SimRun, TenantSummary, TimedEvent, TraceEvent,
+};
 
 /// Prints a table of the tenants and a line per node.
 pub(crate) fn table(out: &mut impl Write, scenario: &Scenario, run: &SimRun) -> io::Result<()> {
@@ -35,6 +37,38 @@ pub(crate) fn table(out: &mut impl Write, scenario: &Scenario, run: &SimRun) -> 
         )?;
     }
     nodes(out, scenario, run)
+}
+
+/// Prints the figures of an adaptive limit on engines of one shape, and the goals that it misses.
+pub(crate) fn capacity(
+    out: &mut impl Write,
+    shape: EngineShape,
+    seed: u64,
+    rows: &[(KneeCell, KneeCellResult)],
+) -> io::Result<()> {
+    writeln!(out, "{shape:?}, seed {seed}: 10 minutes, then 2 minutes with half the knee.")?;
+    writeln!(
+        out,
+        "  {:>4} {:>6} {:<7} {:<7} {:>9} {:>7} {:>9} {:>10} {:>11}  missed",
+        "knee", "demand", "service", "prompts", "limit 60s", "within", "baseline", "throughput", "60s halved"
+    )?;
+    for (cell, result) in rows {
+        writeln!(
+            out,
+            "  {:>4} {:>6} {:<7} {:<7} {:>9} {:>6.0}% {:>8.0}% {:>9.0}% {:>11}  {}",
+            cell.knee,
+            cell.demand,
+            format!("{:?}", cell.service),
+            format!("{:?}", cell.prompts),
+            result.limit,
+            100.0 * result.within,
+            100.0 * result.baseline_error,
+            100.0 * result.throughput,
+            result.limit_after.map_or(String::new(), |limit| limit.to_string()),
+            cell.misses(result).join(", "),
+        )?;
+    }
+    Ok(())
 }
 
 /// Prints one line with each tenant's served and rejected requests and its wait.

@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(texts[texts.len() - 2], *waiting.last().unwrap(), "{texts:?}");
         assert_eq!(
             texts[texts.len() - 1],
-            "dispatched to node 0 over path fast after 0ns, attempt 1: preferred by affinity hash"
+            "dispatched to node 0 over path fast after 0ns, attempt 1: affinity cache hit"
         );
     }
 
@@ -221,7 +221,7 @@ mod tests {
                 node: NodeId(0),
                 path: Some(PathId(0)),
                 waited: Duration::ZERO,
-                reason: PickReason::Preferred,
+                reason: PickReason::Cached,
                 attempt: 1,
             };
             self.record(request, tenant, at, step);

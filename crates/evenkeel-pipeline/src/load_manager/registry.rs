@@ -6,10 +6,11 @@ use evenkeel_policy::id::{ModelId, NodeId, TenantId};
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::swrr::SwrrError;
 use evenkeel_policy::time::Instant;
+use evenkeel_policy::weight::Weight;
 
 use crate::OptimizedLoadManager;
 use crate::observe::Event;
-use crate::pick_node::{AdminState, Capacity, Node, NodeSpec, Slots};
+use crate::pick_node::{AdminState, Node, NodeSpec, Slots};
 use crate::queue::TenantRule;
 
 impl OptimizedLoadManager {
@@ -45,13 +46,29 @@ impl OptimizedLoadManager {
         Ok(())
     }
 
+    /// Changes a node's share of the work, relative to the other nodes.
+    pub fn set_node_weight(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        weight: Weight,
+    ) -> Result<(), RegistryError> {
+        self.advance(now);
+        self.check_node(node)?;
+        let known = self.nodes.get_mut(node).ok_or(RegistryError::UnknownNode { node })?;
+        known.set_weight(weight);
+        self.dispatch();
+        Ok(())
+    }
+
     /// Changes a node's number of slots; requests in flight keep theirs.
     pub fn set_slots(&mut self, now: Instant, node: NodeId, slots: Slots) -> Result<(), RegistryError> {
         self.advance(now);
         self.check_node(node)?;
+        let seed = self.options.seed ^ u64::from(node.0);
         let known = self.nodes.get_mut(node).ok_or(RegistryError::UnknownNode { node })?;
         let before = known.slots();
-        known.capacity = Capacity::new(slots)?;
+        known.capacity.change(self.now, slots, seed)?;
         let has_grown = before < known.slots();
         if has_grown {
             self.wait_queue.reset_throughput(known.models());

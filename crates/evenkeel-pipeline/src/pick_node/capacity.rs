@@ -2,16 +2,18 @@
 //!
 //! Guarantees: lowering the number cancels no request in flight; the node gets no new one until a slot is free again.
 
-use evenkeel_policy::concurrency_limit::{ConcurrencyLimit, Epoch, LimitConfig, LimitStatus};
+use evenkeel_policy::concurrency_limit::{
+    ConcurrencyLimit, Departure, LimitConfig, LimitStatus, Output, PromptClass,
+};
 use evenkeel_policy::setting::SettingOutOfRange;
-use evenkeel_policy::time::Duration;
+use evenkeel_policy::time::{Duration, Instant};
 
 /// Number of requests a node serves at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Slots {
     /// A fixed number.
     Fixed(u32),
-    /// Adjusted to keep the time to first token near that of an idle node.
+    /// Adjusted to the number of requests that the engine serves without queueing them.
     Adaptive(LimitConfig),
 }
 
@@ -28,17 +30,29 @@ pub struct EngineLoad {
     pub uptime: Option<Duration>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Capacity {
     Fixed(u32),
-    Adaptive(ConcurrencyLimit),
+    Adaptive(Box<ConcurrencyLimit>),
 }
 
 impl Capacity {
-    pub(crate) fn new(slots: Slots) -> Result<Self, SettingOutOfRange> {
+    /// Creates a capacity; `seed` spreads the times at which an adaptive limit probes the engine.
+    pub(crate) fn new(slots: Slots, seed: u64) -> Result<Self, SettingOutOfRange> {
         match slots {
             Slots::Fixed(slots) => Ok(Self::Fixed(slots)),
-            Slots::Adaptive(config) => ConcurrencyLimit::new(config).map(Self::Adaptive),
+            Slots::Adaptive(config) => Ok(Self::Adaptive(Box::new(ConcurrencyLimit::new(config, seed)?))),
+        }
+    }
+
+    /// Changes the number of slots; an adaptive limit keeps what it learned about the engine.
+    pub(crate) fn change(&mut self, now: Instant, slots: Slots, seed: u64) -> Result<(), SettingOutOfRange> {
+        match (&mut *self, slots) {
+            (Self::Adaptive(limit), Slots::Adaptive(config)) => limit.set_config(now, config),
+            (Self::Adaptive(_) | Self::Fixed(_), slots) => {
+                *self = Self::new(slots, seed)?;
+                Ok(())
+            }
         }
     }
 
@@ -56,28 +70,42 @@ impl Capacity {
         }
     }
 
-    pub(super) fn on_send(&mut self, in_flight: u32) -> Epoch {
+    pub(super) fn on_send(&mut self, now: Instant, in_flight: u32, prompt: PromptClass) -> Departure {
         match self {
-            Self::Fixed(_) => Epoch::default(),
-            Self::Adaptive(limit) => limit.on_send(in_flight),
+            Self::Fixed(_) => Departure::default(),
+            Self::Adaptive(limit) => limit.on_send(now, in_flight, prompt),
         }
     }
 
-    pub(crate) fn on_first_token(&mut self, sent_in: Epoch, after: Duration) {
+    pub(crate) fn on_first_token(&mut self, now: Instant, sent: Departure) {
         if let Self::Adaptive(limit) = self {
-            limit.on_first_token(sent_in, after);
+            limit.on_first_token(now, sent);
         }
     }
 
-    pub(crate) fn on_refusal(&mut self, sent_in: Epoch, in_flight: u32) {
+    pub(crate) fn on_output(&mut self, now: Instant, output: &Output) {
         if let Self::Adaptive(limit) = self {
-            limit.on_rejection(sent_in, in_flight);
+            limit.on_output(now, output);
         }
     }
 
-    pub(super) fn on_engine_queue(&mut self, waiting: u32, in_flight: u32) {
+    pub(super) fn on_end(&mut self, now: Instant, sent: Departure, in_flight: u32) {
         if let Self::Adaptive(limit) = self {
-            limit.on_engine_queue(waiting, in_flight);
+            limit.on_end(now, sent, in_flight);
+        }
+    }
+
+    pub(crate) fn on_refusal(&mut self, sent: Departure) {
+        if let Self::Adaptive(limit) = self {
+            limit.on_refusal(sent);
+        }
+    }
+
+    pub(super) fn on_engine_load(&mut self, now: Instant, load: Option<EngineLoad>, in_flight: u32) {
+        let Self::Adaptive(limit) = self else { return };
+        match load {
+            Some(load) => limit.on_engine_queue(now, load.waiting, in_flight),
+            None => limit.on_engine_silent(),
         }
     }
 }

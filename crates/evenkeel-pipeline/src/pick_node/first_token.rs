@@ -4,6 +4,7 @@
 //! not. Guarantees: an estimate that is [`ESTIMATE_AGE_MAX`] old is replaced by the next sample; at most one request at a
 //! time is sent only to measure. Limits: one entry per model of the node and mode.
 
+pub(crate) use evenkeel_policy::concurrency_limit::PromptCache;
 use evenkeel_policy::estimate::{Ewma, Gains};
 use evenkeel_policy::id::RequestId;
 use evenkeel_policy::score::{Comparison, LatencyEstimate, Measurement};
@@ -35,14 +36,6 @@ impl ResponseForm {
     pub(crate) fn of(arrival: &Arrival) -> Self {
         if arrival.is_streamed() { Self::Stream } else { Self::Whole }
     }
-}
-
-/// Expected state of a node's prompt cache for a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PromptCache {
-    /// The node served an earlier request with the same affinity key.
-    Warm,
-    Cold,
 }
 
 /// Estimate by which a node is compared with the others.

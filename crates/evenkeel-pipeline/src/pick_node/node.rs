@@ -3,7 +3,7 @@
 //! Guarantees: a request is sent only while the node has a free slot; cached statistics are at most a second old when
 //! the node is chosen.
 
-use evenkeel_policy::concurrency_limit::Epoch;
+use evenkeel_policy::concurrency_limit::{Departure, PromptClass};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::{LatencyWindow, Outcome, RatioWindow};
 use evenkeel_policy::id::{ModelId, NodeId, RequestId, TenantId};
@@ -200,13 +200,11 @@ impl Node {
             self.uptime = uptime;
             self.uptime_at = now;
         }
-        if let Some(load) = load {
-            self.capacity.on_engine_queue(load.waiting, self.busy);
-        }
+        self.capacity.on_engine_load(now, load, self.busy);
     }
 
-    /// Reserves a slot; returns the epoch of the concurrency limit in which the request is sent.
-    pub(crate) fn reserve_slot(&mut self, now: Instant, request: RequestId, work: &SlotRequest) -> Epoch {
+    /// Reserves a slot; returns what the concurrency limit has to know when the response arrives.
+    pub(crate) fn reserve_slot(&mut self, now: Instant, request: RequestId, work: &SlotRequest) -> Departure {
         self.busy += 1;
         if work.request == RequestKind::BeginTx {
             self.transactions.reserve(work.tenant);
@@ -218,7 +216,7 @@ impl Node {
         }
         self.breaker.on_send(request);
         self.cooldown.on_send(now, request);
-        self.capacity.on_send(self.busy)
+        self.capacity.on_send(now, self.busy, work.prompt)
     }
 
     /// Replaces the estimated cost of a request in flight.
@@ -226,8 +224,15 @@ impl Node {
         self.in_flight = self.in_flight - before + after;
     }
 
-    pub(crate) fn release_slot(&mut self, request: RequestId, work: &SlotRequest) {
+    pub(crate) fn release_slot(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        work: &SlotRequest,
+        sent: Departure,
+    ) {
         self.busy -= 1;
+        self.capacity.on_end(now, sent, self.busy);
         if work.request == RequestKind::BeginTx {
             self.transactions.release(work.tenant);
         }
@@ -306,6 +311,10 @@ impl Node {
         Candidate { node, weight: self.weight, stats: self.stats(), comparison }
     }
 
+    pub(crate) fn set_weight(&mut self, weight: Weight) {
+        self.weight = weight;
+    }
+
     pub(crate) fn weight(&self) -> Weight {
         self.weight
     }
@@ -339,12 +348,15 @@ pub(crate) struct SlotRequest {
     pub(crate) prompt_cache: PromptCache,
     /// Its estimated cost.
     pub(crate) cost: Cost,
+    /// Its prompt.
+    pub(crate) prompt: PromptClass,
 }
 
 impl SlotRequest {
     pub(crate) fn new(arrival: &Arrival, prompt_cache: PromptCache, cost: Cost) -> Self {
         let Arrival { tenant, model, request, .. } = *arrival;
-        Self { tenant, model, request, mode: ResponseForm::of(arrival), prompt_cache, cost }
+        let prompt = PromptClass::new(arrival.upfront.0, prompt_cache);
+        Self { tenant, model, request, mode: ResponseForm::of(arrival), prompt_cache, prompt, cost }
     }
 }
 

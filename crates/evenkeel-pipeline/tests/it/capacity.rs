@@ -44,37 +44,50 @@ fn the_latency_of_non_streamed_responses_is_not_sampled() {
 }
 
 #[test]
+fn a_single_refusal_leaves_the_limit_alone() {
+    let mut driver = driver_with_adaptive_node();
+    let in_flight: Vec<RequestId> = (0..4).map(|_| submit_streamed(&mut driver)).collect();
+    driver.fail(in_flight[0], AttemptFailure::Busy { retry_after: None });
+    assert_eq!((slots(&driver), driver.in_flight.len()), (4, 3));
+}
+
+#[test]
 fn lowering_the_limit_does_not_cancel_requests_in_flight() {
     let mut driver = driver_with_adaptive_node();
     let in_flight: Vec<RequestId> = (0..4).map(|_| submit_streamed(&mut driver)).collect();
-    let rejected_by_node = in_flight[0];
-    driver.fail(rejected_by_node, AttemptFailure::Busy { retry_after: None });
-    // A rejection lowers the limit from four to two; the other three requests continue.
-    assert_eq!((slots(&driver), driver.in_flight.len()), (2, 3));
+    let waiting = submit_streamed(&mut driver);
+    report_queue(&mut driver, 4);
+    assert_eq!((slots(&driver), driver.in_flight.len()), (3, 4));
+    driver.end(in_flight[0], 500);
+    assert!(!driver.is_in_flight(waiting), "three of three slots are in use");
     driver.end(in_flight[1], 500);
-    driver.advance(Duration::from_secs(5));
-    assert!(!driver.is_in_flight(rejected_by_node), "two of two slots are in use");
-    driver.end(in_flight[2], 500);
-    assert!(driver.is_in_flight(rejected_by_node));
+    assert!(driver.is_in_flight(waiting));
     assert!(driver.rejected.is_empty());
 }
 
 #[test]
 fn a_queue_inside_the_engine_lowers_the_limit() {
     let mut driver = driver_with_adaptive_node();
-    let node = NodeId(0);
     (0..4).for_each(|_| {
         submit_streamed(&mut driver);
     });
-    driver.pipeline.handle_engine_load(
-        driver.now,
-        node,
-        Some(EngineLoad { running: 2, waiting: 2, ..EngineLoad::default() }),
-    );
-    driver.drain_events();
+    report_queue(&mut driver, 2);
     assert_eq!(slots(&driver), 3);
     let status = driver.pipeline.status().nodes[0].clone();
     assert_eq!((status.engine.map(|engine| engine.waiting), status.external_load), (Some(2), 0));
+}
+
+#[test]
+fn a_change_of_the_settings_keeps_the_limit_and_never_exceeds_the_new_one() {
+    let mut driver = driver_with_adaptive_node();
+    (0..9).for_each(|_| {
+        submit_streamed(&mut driver);
+    });
+    assert_eq!((slots(&driver), driver.in_flight.len()), (4, 4));
+    let adaptive = Slots::Adaptive(LimitConfig { max: 3, ..LimitConfig::default() });
+    driver.pipeline.set_slots(driver.now, NodeId(0), adaptive).unwrap();
+    driver.drain_events();
+    assert_eq!((slots(&driver), driver.in_flight.len()), (3, 4));
 }
 
 #[test]
@@ -83,12 +96,12 @@ fn without_streamed_responses_the_limit_rises_while_the_engine_has_no_queue() {
     (0..50).for_each(|_| {
         driver.submit(0);
     });
-    for running in 4..20 {
+    for running in [4, 8] {
         let load = EngineLoad { running, waiting: 0, ..EngineLoad::default() };
         driver.pipeline.handle_engine_load(driver.now, NodeId(0), Some(load));
         driver.drain_events();
     }
-    assert_eq!((slots(&driver), driver.in_flight.len()), (20, 20));
+    assert_eq!((slots(&driver), driver.in_flight.len()), (16, 16));
 }
 
 #[test]
@@ -124,17 +137,25 @@ fn driver_with_adaptive_node() -> Driver {
     driver
 }
 
+fn report_queue(driver: &mut Driver, waiting: u32) {
+    let load = EngineLoad { running: 2, waiting, ..EngineLoad::default() };
+    driver.pipeline.handle_engine_load(driver.now, NodeId(0), Some(load));
+    driver.drain_events();
+}
+
 /// Submits a streamed request: an upfront cost below the total cost marks it as one.
 fn submit_streamed(driver: &mut Driver) -> RequestId {
     driver.arrive(Arrival { upfront: Cost(100), ..arrival_of(0) })
 }
 
-/// Fills the node with streams whose first token takes `first_token`, then cancels them.
+/// Fills the node with streams whose first token takes `first_token`, and whose output takes as long.
 fn run_round(driver: &mut Driver, first_token: Duration) {
-    let streams: Vec<_> = (0..slots(driver)).map(|_| submit_streamed(driver)).collect();
+    let streams: Vec<_> = (0..2 * slots(driver)).map(|_| submit_streamed(driver)).collect();
     driver.advance(first_token);
     let in_flight: Vec<_> = streams.iter().copied().filter(|request| driver.is_in_flight(*request)).collect();
     in_flight.iter().for_each(|request| driver.first_byte(*request));
+    driver.advance(first_token);
+    in_flight.iter().for_each(|request| driver.end(*request, 500));
     streams.into_iter().for_each(|request| driver.cancel(request));
 }
 

@@ -16,6 +16,8 @@ impl Gains {
     pub const RTT: Self = Self { mean: 0.125, deviation: 0.25 };
     /// Gains for loss rates: 0.1 for both.
     pub const LOSS: Self = Self { mean: 0.1, deviation: 0.1 };
+    /// Gains for baselines that are measured rarely: 1/4 for both.
+    pub const BASELINE: Self = Self { mean: 0.25, deviation: 0.25 };
 
     /// Creates gains, each 0.001..=1.
     pub fn new(mean: f64, deviation: f64) -> Result<Self, SettingOutOfRange> {

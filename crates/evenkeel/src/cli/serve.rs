@@ -127,10 +127,11 @@ fn reload(args: &ServeArgs, gateway: &Gateway) {
         Ok(report) => {
             let tenants = report.tenants;
             let added = report.nodes_added.join(",");
+            let changed = report.nodes_changed.join(",");
             let removed = report.nodes_removed.join(",");
             let links_started = report.links_started.join(",");
             let links_removed = report.links_removed.join(",");
-            tracing::info!(target: "evenkeel", tenants, nodes_added = added, nodes_removed = removed, links_started, links_removed, "reloaded");
+            tracing::info!(target: "evenkeel", tenants, nodes_added = added, nodes_changed = changed, nodes_removed = removed, links_started, links_removed, "reloaded");
             for error in report.errors {
                 tracing::warn!(target: "evenkeel", error, "part of the reload failed");
             }

@@ -126,7 +126,7 @@ fn read_adaptive(section: &mut Section<'_>) -> LimitConfig {
     let max = slots("max", default.max, 1..=65_536);
     let min = slots("min", default.min.min(max), 1..=max);
     let initial = slots("initial", default.initial.clamp(min, max), min..=max);
-    let tolerance = section.within("tolerance", Float(default.tolerance), Float(1.0)..=Float(10.0)).0;
+    let tolerance = section.within("tolerance", Float(default.tolerance), Float(1.05)..=Float(10.0)).0;
     LimitConfig { min, max, initial, tolerance }
 }
 

@@ -173,15 +173,13 @@ impl Core {
     }
 }
 
-/// Removes stored nodes that have the name of a configured one, and logs and returns their names. Also clears the
-/// drained marks of nodes that no longer exist.
-pub(super) fn drop_overridden(store: &mut NodeStore, configured: &[NodeOptions]) -> Vec<String> {
-    let overridden = store.drop_overridden(configured);
-    for name in &overridden {
+/// Removes stored nodes that have the name of a configured one, and logs their names. Also clears the drained marks of
+/// nodes that no longer exist.
+pub(super) fn drop_overridden(store: &mut NodeStore, configured: &[NodeOptions]) {
+    for name in store.drop_overridden(configured) {
         tracing::warn!(target: "evenkeel", node = name, "a configured node has the same name; dropped the node that was added at run time");
     }
     store.retain_existing(configured);
-    overridden
 }
 
 /// Rejects a node that is reached over a link which is not configured.

@@ -22,6 +22,7 @@ pub struct ReloadReport {
     /// Number of tenants after the reload.
     pub tenants: usize,
     pub nodes_added: Vec<String>,
+    pub nodes_changed: Vec<String>,
     pub nodes_removed: Vec<String>,
     /// Links that are new or have changed.
     pub links_started: Vec<String>,
@@ -71,12 +72,7 @@ impl Core {
         self.start_links(links, &mut report);
         let mut stored = state.nodes.clone();
         let configured = &config.llm.options.nodes;
-        let overridden = nodes::drop_overridden(&mut stored, configured);
-        for name in overridden.into_iter().filter(|name| self.llm.has_node(name)) {
-            if let Err(error) = self.llm.remove_node(&name) {
-                report.errors.push(error.to_string());
-            }
-        }
+        nodes::drop_overridden(&mut stored, configured);
         self.reload_nodes(&state.config.llm.options.nodes, configured, &mut report);
         report.nodes_added.extend(self.add_stored_nodes(&stored, &config));
         report.links_removed = self.links.remove_others(&config.links);
@@ -111,15 +107,21 @@ impl Core {
 
     /// Applies the difference between two lists of configured nodes. Nodes added at run time are in neither and are kept.
     fn reload_nodes(&self, old: &[NodeOptions], new: &[NodeOptions], report: &mut ReloadReport) {
-        for node in old.iter().filter(|node| !new.iter().any(|other| is_same(node, other))) {
-            match self.llm.remove_node(&node.name) {
-                Ok(()) => report.nodes_removed.push(node.name.clone()),
+        // Removals come last, so that a model that moves to another node is served all the time.
+        for node in new.iter().filter(|node| !old.iter().any(|other| is_same(node, other))) {
+            let (applied, names) = if self.llm.has_node(&node.name) {
+                (self.llm.change_node(node.clone()), &mut report.nodes_changed)
+            } else {
+                (self.llm.add_node(node.clone()), &mut report.nodes_added)
+            };
+            match applied {
+                Ok(()) => names.push(node.name.clone()),
                 Err(error) => report.errors.push(error.to_string()),
             }
         }
-        for node in new.iter().filter(|node| !old.iter().any(|other| is_same(node, other))) {
-            match self.llm.add_node(node.clone()) {
-                Ok(()) => report.nodes_added.push(node.name.clone()),
+        for node in old.iter().filter(|node| !new.iter().any(|other| node.name == other.name)) {
+            match self.llm.remove_node(&node.name) {
+                Ok(()) => report.nodes_removed.push(node.name.clone()),
                 Err(error) => report.errors.push(error.to_string()),
             }
         }

@@ -36,6 +36,7 @@ mod openapi;
 mod owners;
 mod paths;
 mod queues;
+mod reload;
 mod security;
 mod serve;
 mod server_process;

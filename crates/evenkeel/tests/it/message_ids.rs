@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -51,8 +52,16 @@ fn ids_of_an_earlier_version_stay_valid_and_new_ones_are_not_counted() {
         let server = ServerProcess::start(&dir, &[]);
         let explained = server.get(&format!("/api/queues/jobs/messages/{old}"));
         assert_eq!((explained.status, &explained.json()["state"]), (200, &json!("waiting")), "{explained:?}");
-        let peeked = server.get("/api/queues/jobs/messages?max=10").json();
-        assert!(peeked.to_string().contains(old), "{peeked}");
+        // Messages are read from disk after the start.
+        let is_peeked = (0..600).any(|_| {
+            let peeked = server.get("/api/queues/jobs/messages?max=10").json();
+            let is_found = peeked.to_string().contains(old);
+            if !is_found {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            is_found
+        });
+        assert!(is_peeked, "{old} is not among the waiting messages");
         let sent = server.post("/api/queues/jobs/messages", &json!({"body": "new", "fairness_key": "acme"}));
         let new = sent.json()["ids"][0].as_str().unwrap().to_owned();
         assert_ne!(new[..8], old[..8], "{new}");

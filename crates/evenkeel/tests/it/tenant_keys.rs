@@ -175,3 +175,29 @@ fn the_keys_of_an_earlier_version_work_and_get_company() {
         assert_eq!(server.get_with_key("/v1/models", key).status, 200);
     }
 }
+
+#[test]
+fn a_stream_of_an_administrator_ends_when_the_admin_key_changes() {
+    let dir = TestDir::new("keys-admin-stream");
+    let (old, old_hash) = key_with_hash(&dir);
+    let (new, new_hash) = key_with_hash(&dir);
+    let configure = |hashes: &[&str]| {
+        dir.write("evenkeel.toml", &format!("[server]\nadmin_key_hashes = {hashes:?}\n"));
+    };
+    configure(&[&old_hash, &new_hash]);
+    let server = ServerProcess::start(&dir, &[]);
+    let bearer = |key: &str| format!("authorization: Bearer {key}\r\n");
+    assert_eq!(read(server.send("PUT", "/api/queues/jobs", &bearer(&new), &json!({}))).status, 201);
+    let mut ending = server.send("GET", "/api/queues/jobs/stream", &bearer(&old), &Value::Null);
+    let mut head = [0; 12];
+    ending.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+    configure(&[&new_hash]);
+    server.signal("HUP");
+    server.wait_log("reloaded");
+    let mut text = String::new();
+    ending.read_to_string(&mut text).unwrap();
+    assert!(text.contains("invalid_api_key"), "the stream ends with an error: {text}");
+    assert_eq!(server.get_with_key("/api/tenants", &old).status, 403);
+    assert_eq!(server.get_with_key("/api/tenants", &new).status, 200);
+}
