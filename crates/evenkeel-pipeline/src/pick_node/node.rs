@@ -66,6 +66,8 @@ pub(crate) struct Node {
     pub(crate) capacity: Capacity,
     /// Load last reported by its engine.
     pub(crate) engine: Option<EngineLoad>,
+    /// Requests of other clients at that time.
+    external: u32,
     weight: Weight,
     /// Sorted.
     models: Vec<ModelId>,
@@ -112,6 +114,7 @@ impl Node {
         Self {
             capacity,
             engine: None,
+            external: 0,
             weight: spec.weight,
             estimates: vec![ModelEstimates::new(); models.len()],
             models,
@@ -184,12 +187,15 @@ impl Node {
 
     /// Returns the number of requests from other clients, according to its engine.
     pub(crate) fn external_load(&self) -> u32 {
-        self.engine.map_or(0, |load| load.running.saturating_add(load.waiting).saturating_sub(self.busy))
+        self.external
     }
 
     /// Records the load reported by its engine; `None` when it stops reporting.
     pub(crate) fn on_engine_load(&mut self, now: Instant, load: Option<EngineLoad>) {
         self.engine = load;
+        // Compared with the requests in flight now: later, those that have ended would count as other clients'.
+        self.external =
+            load.map_or(0, |load| load.running.saturating_add(load.waiting).saturating_sub(self.busy));
         if let Some(uptime) = load.and_then(|load| load.uptime) {
             self.uptime = uptime;
             self.uptime_at = now;
@@ -297,7 +303,8 @@ impl Node {
 
     pub(super) fn candidate(&self, node: NodeId, comparison: Comparison) -> Candidate {
         let comparison = Comparison {
-            load: self.busy.saturating_add(self.external_load()),
+            load: self.busy.saturating_add(self.external),
+            external: self.external,
             capacity: self.capacity.status().is_none().then(|| self.slots()),
             ..comparison
         };

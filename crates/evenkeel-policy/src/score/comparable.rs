@@ -24,6 +24,8 @@ pub struct Comparison {
     pub credit: i64,
     /// Requests in flight, including those of other clients.
     pub load: u32,
+    /// Requests of other clients.
+    pub external: u32,
     /// Fixed number of requests that it serves at once; `None` if its limit adapts to the load.
     pub capacity: Option<u32>,
 }
@@ -36,6 +38,7 @@ impl Default for Comparison {
             comparable: true,
             credit: 0,
             load: 0,
+            external: 0,
             capacity: None,
         }
     }

@@ -8,7 +8,7 @@
 
 use core::cmp::Reverse;
 
-use super::Candidate;
+use super::{Candidate, Comparison};
 use crate::id::NodeId;
 
 /// Part of its share of the pool's capacity that a node may use, whatever the others' loads are.
@@ -100,11 +100,18 @@ impl PoolLoad {
     ///
     /// The square root allows for chance: among few requests, a random spread exceeds the share itself most of the
     /// time, and a strict limit would shift requests from light nodes to heavy ones. A node that uses less than half of
-    /// its share of the pool's capacity has room for more in any case.
+    /// its share of the pool's capacity has room for more in any case. Neither applies to the load of other clients,
+    /// which follows no weights.
     pub(super) fn has_share_for(&self, candidate: &Candidate, load_max: f64) -> bool {
         let due = (self.load + 1) as f64 * self.share(candidate) / self.shares;
-        let room = CAPACITY_PART * self.capacity as f64 * candidate.weight.as_f64() / self.weights;
-        f64::from(candidate.comparison.load) + 1.0 <= libm::ceil(load_max * due + libm::sqrt(due)).max(room)
+        let Comparison { load, external, .. } = candidate.comparison;
+        let max = if load < external.saturating_mul(2) {
+            libm::ceil(load_max * due)
+        } else {
+            let room = CAPACITY_PART * self.capacity as f64 * candidate.weight.as_f64() / self.weights;
+            libm::ceil(load_max * due + libm::sqrt(due)).max(room)
+        };
+        f64::from(load) + 1.0 <= max
     }
 }
 
@@ -131,7 +138,6 @@ fn mix(mut bits: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::score::Comparison;
     use crate::score::tests::{candidate, example_node};
     use crate::weight::Weight;
     use alloc::vec::Vec;
@@ -225,6 +231,16 @@ mod tests {
         pool[0].comparison.load = 0;
         pool[1].comparison.load = 8;
         assert!(!PoolLoad::of(&pool).has_share_for(&pool[1], 1.25));
+    }
+
+    #[test]
+    fn a_node_that_other_clients_load_gets_no_request_while_another_is_idle() {
+        let mut pool = nodes(&[1.0, 1.0]);
+        pool.iter_mut().for_each(|node| node.comparison.capacity = Some(8));
+        pool[0].comparison.load = 3;
+        assert!(PoolLoad::of(&pool).has_share_for(&pool[0], 1.25));
+        pool[0].comparison.external = 3;
+        assert!(!PoolLoad::of(&pool).has_share_for(&pool[0], 1.25));
     }
 
     /// A limit without allowance for chance turns weights of 9 to 1 into 12.7 to 1 at four clients: a client in four

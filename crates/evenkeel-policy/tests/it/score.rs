@@ -361,6 +361,7 @@ fn comparison() -> impl Strategy<Value = Comparison> {
             comparable,
             credit: 0,
             load,
+            external: load / 3,
             capacity,
         },
     )

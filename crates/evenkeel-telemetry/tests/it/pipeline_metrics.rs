@@ -216,7 +216,7 @@ fn each_step_of_a_history_is_displayed_as_a_phrase() {
         phrases,
         [
             "accepted for model 3, estimated cost 700, class high, session 123456789abcdef0",
-            "dispatched to node 0 over path 2 after 1s, attempt 1: preferred by affinity hash"
+            "dispatched to node 0 over path 2 after 1s, attempt 1: affinity cache hit"
         ]
     );
 }
