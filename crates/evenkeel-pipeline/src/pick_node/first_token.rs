@@ -23,7 +23,7 @@ const PASSES_MIN: u32 = 12;
 
 /// Requests per node that pass before one of them measures a node without an estimate, in case that all of them belong
 /// to conversations on other nodes.
-const FIRST_PASSES_MIN: u32 = 3;
+const FIRST_PASSES_MIN: u32 = 8;
 
 /// Mode of a response: its first byte comes with the first token, or after all of it was generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

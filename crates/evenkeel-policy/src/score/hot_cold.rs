@@ -12,9 +12,9 @@ use super::{Candidate, Measurement};
 
 /// Part of the mean deviation by which an estimate may be too high.
 ///
-/// The standard error of an average with a gain of 1/8 is about a quarter of a sample's deviation; this is twice that.
+/// The standard error of an average with a gain of 1/8 is about a quarter of a sample's deviation; this is three times that.
 /// Without it, noise moves requests between equal nodes whose responses differ in length.
-const NOISE: f64 = 0.5;
+const NOISE: f64 = 0.75;
 
 /// Estimated time to the first token, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
