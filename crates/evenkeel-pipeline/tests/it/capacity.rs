@@ -110,7 +110,7 @@ fn requests_from_other_clients_count_as_load_until_the_engine_stops_reporting() 
     let busy = NodeId(0);
     let load = EngineLoad { running: 16, waiting: 2, ..EngineLoad::default() };
     driver.pipeline.handle_engine_load(driver.now, busy, Some(load));
-    for _ in 0..3 {
+    for _ in 0..6 {
         let request = driver.submit(0);
         assert_ne!(driver.node_of(request), busy);
     }

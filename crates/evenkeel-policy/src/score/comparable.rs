@@ -30,6 +30,13 @@ pub struct Comparison {
     pub capacity: Option<u32>,
 }
 
+impl Comparison {
+    /// Reports whether most of the node's load comes from other clients.
+    pub(super) fn serves_mostly_others(&self) -> bool {
+        self.load < self.external.saturating_mul(2)
+    }
+}
+
 impl Default for Comparison {
     fn default() -> Self {
         Self {
@@ -109,11 +116,13 @@ pub(super) fn choose(candidates: &mut [Candidate], spread: Spread) -> Option<Cho
 
 /// Returns a node that is due to be measured.
 ///
-/// An old estimate of a comparable node is measured by the node's share of the requests.
+/// An old estimate of a comparable node is measured by the node's share of the requests. A node that mostly serves other
+/// clients gets its first request when its share has room.
 pub(super) fn find_due(candidates: &[Candidate]) -> Option<&Candidate> {
     let is_due = |candidate: &&Candidate| {
-        let Comparison { estimate, measurement, comparable, .. } = candidate.comparison;
-        measurement == Measurement::Due && (!comparable || estimate.is_none())
+        let comparison = &candidate.comparison;
+        let lacks_estimate = comparison.estimate.is_none() && !comparison.serves_mostly_others();
+        comparison.measurement == Measurement::Due && (!comparison.comparable || lacks_estimate)
     };
     candidates.iter().filter(is_due).min_by_key(|candidate| candidate.node)
 }

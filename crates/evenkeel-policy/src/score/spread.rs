@@ -8,7 +8,7 @@
 
 use core::cmp::Reverse;
 
-use super::{Candidate, Comparison};
+use super::Candidate;
 use crate::id::NodeId;
 
 /// Part of its share of the pool's capacity that a node may use, whatever the others' loads are.
@@ -104,14 +104,14 @@ impl PoolLoad {
     /// which follows no weights.
     pub(super) fn has_share_for(&self, candidate: &Candidate, load_max: f64) -> bool {
         let due = (self.load + 1) as f64 * self.share(candidate) / self.shares;
-        let Comparison { load, external, .. } = candidate.comparison;
-        let max = if load < external.saturating_mul(2) {
+        let comparison = &candidate.comparison;
+        let max = if comparison.serves_mostly_others() {
             libm::ceil(load_max * due)
         } else {
             let room = CAPACITY_PART * self.capacity as f64 * candidate.weight.as_f64() / self.weights;
             libm::ceil(load_max * due + libm::sqrt(due)).max(room)
         };
-        f64::from(load) + 1.0 <= max
+        f64::from(comparison.load) + 1.0 <= max
     }
 }
 
@@ -138,6 +138,7 @@ fn mix(mut bits: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::score::Comparison;
     use crate::score::tests::{candidate, example_node};
     use crate::weight::Weight;
     use alloc::vec::Vec;
