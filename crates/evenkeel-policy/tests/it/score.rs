@@ -152,7 +152,7 @@ proptest! {
             let means = marked.iter().filter_map(|node| node.comparison.estimate).map(|it| it.mean_ms);
             let best = means.min_by(f64::total_cmp).unwrap_or(f64::INFINITY);
             for node in marked.iter().filter(|node| node.comparison.comparable) {
-                let lower = node.comparison.estimate.map_or(0.0, |it| it.mean_ms - it.deviation_ms / 2.0);
+                let lower = node.comparison.estimate.map_or(0.0, |it| it.mean_ms - 0.75 * it.deviation_ms);
                 prop_assert!(lower <= config.leave_factor * best + config.slack_ms);
             }
         }
