@@ -176,6 +176,25 @@ pub fn read_node(settings: &Map<String, Json>) -> Result<NodeOptions, ConfigErro
     Ok(stored.nodes.pop().expect("one table is one node"))
 }
 
+/// Applies the JSON settings of an API request to a node; null restores a default.
+pub fn change_node(node: &NodeOptions, change: Map<String, Json>) -> Result<NodeOptions, ConfigErrors> {
+    read_node(&change_settings(llm::settings_to_change(node, &change), change)?)
+}
+
+/// Changes settings, where null restores a default. `settings` has all that exist: null for any other is an error, as it
+/// would not be noticed when the result is read.
+pub fn change_settings(
+    mut settings: Map<String, Json>,
+    change: Map<String, Json>,
+) -> Result<Map<String, Json>, ConfigErrors> {
+    if let Some((key, _)) = change.iter().find(|(key, value)| value.is_null() && !settings.contains_key(*key))
+    {
+        return Err(ConfigErrors::without_origin(format_args!("unknown setting {key:?}")));
+    }
+    settings.extend(change);
+    Ok(settings)
+}
+
 /// Reads a list with a single entry from JSON; errors have no line number.
 fn read_one<T>(
     list: &str,

@@ -44,6 +44,18 @@ impl NodeStore {
         self.0.nodes.push(node);
     }
 
+    /// Returns the stored node of that name.
+    pub fn find(&self, name: &str) -> Option<&NodeOptions> {
+        self.0.nodes.iter().find(|node| node.name == name)
+    }
+
+    /// Replaces the stored node of the same name.
+    pub fn replace(&mut self, node: NodeOptions) {
+        if let Some(stored) = self.0.nodes.iter_mut().find(|stored| stored.name == node.name) {
+            *stored = node;
+        }
+    }
+
     /// Removes a node and its drained mark; returns whether it was stored here (not in the config file).
     pub fn remove(&mut self, name: &str) -> bool {
         let before = self.0.nodes.len();

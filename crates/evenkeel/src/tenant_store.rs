@@ -18,7 +18,9 @@ use serde_json::{Map, Value as Json, json};
 use thiserror::Error;
 
 use crate::accounts::{Accounts, AccountsChange, AccountsError};
-use crate::config::{ConfigErrors, check_name, describe, fingerprint, read_tenant, read_tenants, to_toml};
+use crate::config::{
+    ConfigErrors, change_settings, check_name, describe, fingerprint, read_tenant, read_tenants, to_toml,
+};
 use crate::data_dir::{DataDir, DataDirError};
 
 const FILE: &str = "tenants.toml";
@@ -317,8 +319,7 @@ fn with_settings(
     if let Some(key) = ["name", "key_hashes", "keys"].into_iter().find(is_set) {
         return Err(TenantStoreError::Fixed { key });
     }
-    let mut all = describe(tenant);
-    all.extend(settings);
+    let all = change_settings(describe(tenant), settings)?;
     Ok(TenantSettings { keys: tenant.keys.clone(), ..read_tenant(&all)? })
 }
 
@@ -462,6 +463,7 @@ mod tests {
         assert_eq!((unlimited.added[0].weight.as_f64(), unlimited.added[0].rpm), (2.5, None));
         for (text, message) in [
             (r#"{"name": "b"}"#, "name of a tenant cannot be changed"),
+            (r#"{"weigth": null}"#, "unknown setting \"weigth\""),
             (r#"{"key_hashes": []}"#, "key_hashes of a tenant cannot be changed"),
             (r#"{"weight": 0}"#, "weight must be a number from 0.01 to 1000"),
         ] {

@@ -2,11 +2,11 @@
 
 use clap::{Args, Subcommand};
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::client::{AdminClient, ConnectArgs, encode_segment};
 use super::table::Table;
-use super::{CliError, print};
+use super::{CliError, exit_with_usage_error, print};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -14,12 +14,14 @@ Examples:
   evenkeel node add gpu-3 http://10.0.0.7:8000          add a node, without a restart
   evenkeel node add gpu-4 http://10.0.0.5:8000 --via site-b
                                                         add a node at the other side of a link
+  evenkeel node set gpu-3 --max-concurrency 8 --weight 2  change a node in place; requests in flight continue
+  evenkeel node set gpu-3 --default max_concurrency     restore a default
   evenkeel node drain gpu-1                             finish requests in flight, send no new ones
   evenkeel node resume gpu-1
   EVENKEEL_ADMIN_KEY=ek-... evenkeel node list --url https://llm.example:7070
 ";
 
-/// List, add, drain, resume and remove the nodes (model servers) of a running server; `list` also shows its SQL peers
+/// List, add, change, drain, resume and remove the nodes (model servers) of a running server; `list` also shows its SQL peers
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct NodeArgs {
@@ -37,6 +39,8 @@ enum NodeCommand {
     Resume(NamedArgs),
     /// Add a node
     Add(AddArgs),
+    /// Change a node that was added at run time; omitted settings stay unchanged
+    Set(SetArgs),
     /// Remove a node; its requests in flight are allowed to finish
     Remove(NamedArgs),
 }
@@ -65,6 +69,26 @@ struct AddArgs {
     /// URL of the model server to add
     #[arg(value_name = "NODE_URL")]
     node_url: String,
+    #[command(flatten)]
+    settings: NodeSettingsArgs,
+}
+
+#[derive(Debug, Args)]
+struct SetArgs {
+    #[command(flatten)]
+    named: NamedArgs,
+    /// New URL of the model server; the requests in flight finish at the old one
+    #[arg(long, value_name = "NODE_URL")]
+    node_url: Option<String>,
+    #[command(flatten)]
+    settings: NodeSettingsArgs,
+    /// Setting to restore to its default, such as `models`, `max_concurrency` or `inject_stream_options`; repeatable
+    #[arg(long = "default", value_name = "SETTING")]
+    defaults: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct NodeSettingsArgs {
     /// Model that the node serves; repeatable [default: discovered from the node]
     #[arg(long = "model", value_name = "NAME")]
     models: Vec<String>,
@@ -85,12 +109,40 @@ struct AddArgs {
     via: Option<String>,
 }
 
+impl NodeSettingsArgs {
+    /// Returns the settings that were given.
+    fn to_json(&self) -> Map<String, Value> {
+        let mut settings = Map::new();
+        let mut insert = |key: &str, value: Value| settings.insert(key.to_owned(), value);
+        if !self.models.is_empty() {
+            insert("models", json!(self.models));
+        }
+        if let Some(limit) = &self.max_concurrency {
+            insert("max_concurrency", limit.parse::<u32>().map_or_else(|_| json!(limit), Value::from));
+        }
+        if let Some(weight) = self.weight {
+            insert("weight", Value::from(weight));
+        }
+        if !self.extra_paths.is_empty() {
+            insert("extra_paths", json!(self.extra_paths));
+        }
+        if self.no_inject_stream_options {
+            insert("inject_stream_options", Value::from(false));
+        }
+        if let Some(link) = &self.via {
+            insert("via", Value::from(link.as_str()));
+        }
+        settings
+    }
+}
+
 pub(super) fn run(args: NodeArgs) -> Result<(), CliError> {
     match args.action {
         NodeCommand::List(args) => list(&args),
         NodeCommand::Drain(args) => drain(&args),
         NodeCommand::Resume(args) => resume(&args),
         NodeCommand::Add(args) => add(&args),
+        NodeCommand::Set(args) => set(&args),
         NodeCommand::Remove(args) => remove(&args),
     }
 }
@@ -188,24 +240,30 @@ fn resume(args: &NamedArgs) -> Result<(), CliError> {
 }
 
 fn add(args: &AddArgs) -> Result<(), CliError> {
-    let mut settings = json!({"name": args.named.name, "url": args.node_url, "models": args.models});
-    if let Some(limit) = &args.max_concurrency {
-        settings["max_concurrency"] = limit.parse::<u32>().map_or_else(|_| json!(limit), Value::from);
-    }
-    if let Some(weight) = args.weight {
-        settings["weight"] = Value::from(weight);
-    }
-    if !args.extra_paths.is_empty() {
-        settings["extra_paths"] = json!(args.extra_paths);
-    }
-    if args.no_inject_stream_options {
-        settings["inject_stream_options"] = Value::from(false);
-    }
-    if let Some(link) = &args.via {
-        settings["via"] = Value::from(link.as_str());
-    }
-    args.named.connect.client()?.request(Method::POST, "/api/nodes", Some(&settings))?;
+    let mut settings = args.settings.to_json();
+    settings.insert("name".to_owned(), Value::from(args.named.name.as_str()));
+    settings.insert("url".to_owned(), Value::from(args.node_url.as_str()));
+    args.named.connect.client()?.request(Method::POST, "/api/nodes", Some(&Value::Object(settings)))?;
     eprintln!("added node {:?} at {}", args.named.name, args.node_url);
+    Ok(())
+}
+
+fn set(args: &SetArgs) -> Result<(), CliError> {
+    let mut settings = args.settings.to_json();
+    if let Some(url) = &args.node_url {
+        settings.insert("url".to_owned(), Value::from(url.as_str()));
+    }
+    for setting in &args.defaults {
+        if settings.insert(setting.clone(), Value::Null).is_some() {
+            exit_with_usage_error(&format!("--default {setting} contradicts the value that is given for it"));
+        }
+    }
+    if settings.is_empty() {
+        exit_with_usage_error("nothing to change; see `evenkeel node set --help`");
+    }
+    let client = args.named.connect.client()?;
+    client.request(Method::PATCH, &path(&args.named.name), Some(&Value::Object(settings)))?;
+    eprintln!("changed node {:?}", args.named.name);
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
 use evenkeel_upstream::{LinkLocalError, LinkLocalPolicy, Origin as NodeOrigin};
 use http::{HeaderName, Uri};
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
 use super::effective::toml_value;
 use super::links::{LinkSettings, check_link};
@@ -295,23 +295,40 @@ pub(crate) fn nodes_to_toml(stored: &StoredNodes) -> String {
     let drained = toml_value(&json!(stored.drained));
     let mut text = format!("version = {STORED_NODES_VERSION}\ndrained = {drained}\n\n");
     for node in &stored.nodes {
-        let settings = [
-            ("name", json!(node.name)),
-            // A node behind a link has a single URL.
-            ("url", json!(node.via.as_ref().and(node.paths.first()))),
-            ("paths", if node.via.is_none() { json!(node.paths) } else { Json::Null }),
-            ("via", json!(node.via)),
-            ("models", json!(node.models)),
-            ("max_concurrency", node.max_concurrency.map_or(Json::Null, |concurrency| concurrency.to_json())),
-            ("weight", Float(node.weight.as_f64()).to_json()),
-            ("api_key", json!(node.api_key.as_ref().map(Secret::expose))),
-            ("extra_paths", json!((!node.extra_paths.is_empty()).then_some(&node.extra_paths))),
-            ("inject_stream_options", json!((!node.inject_stream_options).then_some(false))),
-        ];
-        let settings = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        text.push_str(&table_to_toml("nodes", &settings));
+        text.push_str(&table_to_toml("nodes", &node_settings(node)));
     }
     text
+}
+
+/// Returns a node's settings, including its API key; null for those that are not set.
+fn node_settings(node: &NodeOptions) -> Map<String, Json> {
+    let (url, paths) = match &node.paths[..] {
+        [url] => (json!(url), Json::Null),
+        paths => (Json::Null, json!(paths)),
+    };
+    let settings = [
+        ("name", json!(node.name)),
+        ("url", url),
+        ("paths", paths),
+        ("via", json!(node.via)),
+        ("models", json!(node.models)),
+        ("max_concurrency", node.max_concurrency.map_or(Json::Null, |concurrency| concurrency.to_json())),
+        ("weight", Float(node.weight.as_f64()).to_json()),
+        ("api_key", json!(node.api_key.as_ref().map(Secret::expose))),
+        ("extra_paths", json!((!node.extra_paths.is_empty()).then_some(&node.extra_paths))),
+        ("inject_stream_options", json!((!node.inject_stream_options).then_some(false))),
+    ];
+    settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// Returns a node's settings without those that a change replaces: `url` replaces `paths`, and `paths` replaces `url`.
+pub(super) fn settings_to_change(node: &NodeOptions, change: &Map<String, Json>) -> Map<String, Json> {
+    let mut settings = node_settings(node);
+    if change.contains_key("url") || change.contains_key("paths") {
+        settings["url"] = Json::Null;
+        settings["paths"] = Json::Null;
+    }
+    settings
 }
 
 fn push_node(

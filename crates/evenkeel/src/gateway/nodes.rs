@@ -1,5 +1,5 @@
-//! `POST` and `DELETE /api/nodes…`: adds, drains, resumes and removes nodes at run time. Changes survive a restart,
-//! except the removal of a configured node.
+//! `POST`, `PATCH` and `DELETE /api/nodes…`: adds, changes, drains, resumes and removes nodes at run time. Changes
+//! survive a restart, except the removal of a configured node.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use evenkeel_server::route::{RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::tenant::Access;
 use evenkeel_upstream::LinkLocalError;
 use http::{Method, StatusCode};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use super::Core;
 use super::api::{json_response, read_object};
-use crate::config::{Config, check_addresses, check_link, read_node};
+use crate::config::{Config, ConfigErrors, change_node, check_addresses, check_link, read_node};
 use crate::node_store::{NodeStore, NodeStoreError};
 
 const NODES: &str = "/api/nodes";
@@ -24,6 +24,7 @@ const NODE: &str = "/api/nodes/";
 
 enum NodeEdit {
     Add(Box<NodeOptions>),
+    Change { name: String, settings: Map<String, Value> },
     Drain { name: String },
     Resume { name: String },
     Remove { name: String },
@@ -48,6 +49,9 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes) -> Result<(), Ro
         handler(move |call| set_admin_state(shared.clone(), call)),
     )?;
     let shared = core.clone();
+    let set = handler(move |call| set(shared.clone(), call));
+    routes.add(Method::PATCH, &format!("{NODE}*"), Access::Admin, set)?;
+    let shared = core.clone();
     routes.add(
         Method::DELETE,
         &format!("{NODE}*"),
@@ -62,6 +66,14 @@ async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiEr
     let name = node.name.clone();
     let persistence = change(core, NodeEdit::Add(Box::new(node))).await?;
     Ok(json_response(StatusCode::CREATED, &change_json(&name, persistence)))
+}
+
+/// Handles `PATCH /api/nodes/{name}`.
+async fn set(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
+    let name = node_name(&call)?;
+    let settings = read_object(&mut call).await?;
+    let persistence = change(core, NodeEdit::Change { name: name.clone(), settings }).await?;
+    Ok(json_response(StatusCode::OK, &change_json(&name, persistence)))
 }
 
 /// Handles `POST /api/nodes/{name}/drain` and `…/resume`.
@@ -80,10 +92,14 @@ async fn set_admin_state(core: Arc<Core>, call: ServerRequest) -> Result<Respons
 
 /// Handles `DELETE /api/nodes/{name}`.
 async fn remove(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiError> {
-    let name = call.request.uri().path().strip_prefix(NODE).and_then(percent::decode);
-    let name = name.ok_or(ApiError::NoRoute)?;
+    let name = node_name(&call)?;
     let persistence = change(core, NodeEdit::Remove { name: name.clone() }).await?;
     Ok(json_response(StatusCode::OK, &change_json(&name, persistence)))
+}
+
+/// Returns the name in the path `/api/nodes/{name}`.
+fn node_name(call: &ServerRequest) -> Result<String, ApiError> {
+    call.request.uri().path().strip_prefix(NODE).and_then(percent::decode).ok_or(ApiError::NoRoute)
 }
 
 fn change_json(name: &str, persistence: Persistence) -> Value {
@@ -109,6 +125,13 @@ impl Core {
                 self.llm.add_node(NodeOptions::clone(node))?;
                 next.add(NodeOptions::clone(node));
             }
+            NodeEdit::Change { name, settings } => {
+                let node = changed_node(&state.nodes, name, settings, self.llm.has_node(name))?;
+                check_via(&node, &state.config)?;
+                check_addresses(&node, state.started.server.link_local)?;
+                self.llm.change_node(node.clone())?;
+                next.replace(node);
+            }
             NodeEdit::Drain { name } => {
                 self.llm.drain_node(name)?;
                 next.drain(name);
@@ -129,6 +152,9 @@ impl Core {
         if let Err(error) = next.write(&state.data_dir) {
             let reverted = match &edit {
                 NodeEdit::Add(node) => self.llm.remove_node(&node.name),
+                NodeEdit::Change { name, .. } => {
+                    state.nodes.find(name).map_or(Ok(()), |old| self.llm.change_node(old.clone()))
+                }
                 NodeEdit::Drain { name } => self.llm.resume_node(name),
                 NodeEdit::Resume { name } => self.llm.drain_node(name),
                 NodeEdit::Remove { .. } => Ok(()),
@@ -182,6 +208,22 @@ pub(super) fn drop_overridden(store: &mut NodeStore, configured: &[NodeOptions])
     store.retain_existing(configured);
 }
 
+/// Applies settings to a node that was added at run time.
+fn changed_node(
+    stored: &NodeStore,
+    name: &str,
+    settings: &Map<String, Value>,
+    is_registered: bool,
+) -> Result<NodeOptions, ChangeError> {
+    let name = name.to_owned();
+    let Some(node) = stored.find(&name) else {
+        let error = ChangeError::Configured { name: name.clone() };
+        return Err(if is_registered { error } else { NodeError::Unknown { name }.into() });
+    };
+    let changed = change_node(node, settings.clone())?;
+    if changed.name == name { Ok(changed) } else { Err(ChangeError::Renamed) }
+}
+
 /// Rejects a node that is reached over a link which is not configured.
 fn check_via(node: &NodeOptions, config: &Config) -> Result<(), ChangeError> {
     let Some(link) = &node.via else { return Ok(()) };
@@ -193,6 +235,12 @@ fn check_via(node: &NodeOptions, config: &Config) -> Result<(), ChangeError> {
 enum ChangeError {
     #[error("{0}")]
     UnknownLink(String),
+    #[error("node {name:?} is in the config file; change it there, then reload (SIGHUP)")]
+    Configured { name: String },
+    #[error("the name of a node cannot be changed; add another node and remove this one")]
+    Renamed,
+    #[error(transparent)]
+    Settings(#[from] ConfigErrors),
     #[error(transparent)]
     LinkLocal(#[from] LinkLocalError),
     #[error(transparent)]
@@ -216,8 +264,11 @@ fn api_error(error: ChangeError) -> ApiError {
             | NodeError::Registry(_)
             | NodeError::Monitor(_)),
         ) => ApiError::invalid(error.to_string()),
-        ChangeError::UnknownLink(message) => ApiError::invalid(message),
-        ChangeError::LinkLocal(error) => ApiError::invalid(error.to_string()),
+        ChangeError::UnknownLink(_)
+        | ChangeError::Configured { .. }
+        | ChangeError::Renamed
+        | ChangeError::Settings(_)
+        | ChangeError::LinkLocal(_) => ApiError::invalid(error.to_string()),
         ChangeError::Store(error) => {
             tracing::error!(target: "evenkeel", %error, "could not store the change to the nodes; nothing changed");
             ApiError::Internal

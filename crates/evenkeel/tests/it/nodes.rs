@@ -63,6 +63,60 @@ fn an_added_node_survives_a_crash_and_a_removed_one_stays_removed() {
 }
 
 #[test]
+fn an_added_node_is_changed_in_place_and_the_change_survives_a_crash() {
+    let dir = TestDir::new("nodes-set");
+    let engine = TestNode::start(fast());
+    let other = TestNode::start(fast());
+    let url = |node: &TestNode| format!("http://{}", node.address());
+    dir.write(
+        "evenkeel.toml",
+        &format!("[[llm.nodes]]\nname = 'filed'\nurl = '{}'\nmodels = ['other']\n", url(&engine)),
+    );
+    let server = ServerProcess::start(&dir, &[]);
+    let settings = json!({"name": "a", "url": url(&engine), "models": ["sim"], "max_concurrency": 3, "weight": 2, "api_key": "sk-secret"});
+    assert_eq!(server.post("/api/nodes", &settings).status, 201);
+    let change = json!({"max_concurrency": 5, "weight": null, "inject_stream_options": false});
+    let changed = server.patch("/api/nodes/a", &change);
+    assert_eq!((changed.status, changed.json()), (200, json!({"name": "a", "until_restart": false})));
+    let node = node_named(&server, "a");
+    assert_eq!((&node["slots"], &node["weight"], &node["models"]), (&json!(5), &json!(1.0), &json!(["sim"])));
+    assert_eq!(server.patch("/api/nodes/a", &json!({"paths": [url(&other)]})).status, 200);
+    assert_eq!(server.post("/v1/chat/completions", &chat(json!({}))).status, 200);
+    assert_eq!((engine.peak(), other.peak()), (0, 1), "the new URL serves the requests");
+
+    let stored = dir.read(NODES_FILE);
+    for (name, change, status, message) in [
+        ("a", json!({"weigth": 2}), 400, "weigth"),
+        ("a", json!({"weigth": null}), 400, "unknown setting \"weigth\""),
+        ("a", json!({"max_concurrency": 0}), 400, "max_concurrency must be from 1 to 65536"),
+        ("a", json!({"url": null}), 400, "a node needs a url or paths"),
+        ("a", json!({"name": "b"}), 400, "the name of a node cannot be changed"),
+        ("a", json!({"via": "nowhere"}), 400, "nowhere"),
+        ("filed", json!({"weight": 2}), 400, "in the config file; change it there"),
+        ("nobody", json!({"weight": 2}), 404, "nobody"),
+    ] {
+        let refused = server.patch(&format!("/api/nodes/{name}"), &change);
+        assert_eq!(refused.status, status, "{change}: {}", refused.body);
+        assert!(refused.json()["error"]["message"].as_str().unwrap().contains(message), "{}", refused.body);
+    }
+    assert_eq!(dir.read(NODES_FILE), stored, "a refused change changes nothing");
+    assert!(stored.contains("sk-secret"), "settings that are not named keep their value");
+
+    let set = |args: &[&str]| dir.run(&[&["node", "set", "a"], args].concat()).code;
+    assert_eq!(set(&["--max-concurrency", "7", "--default", "inject_stream_options"]), Some(0));
+    assert_eq!(set(&[]), Some(2));
+    assert_eq!(set(&["--weight", "2", "--default", "weight"]), Some(2));
+    server.signal("KILL");
+    server.wait();
+    let server = ServerProcess::start(&dir, &[]);
+    let node = node_named(&server, "a");
+    assert_eq!(
+        (&node["slots"], &node["weight"], &node["urls"][0]),
+        (&json!(7), &json!(1.0), &json!(url(&other)))
+    );
+}
+
+#[test]
 fn a_node_in_the_config_file_replaces_an_added_node_of_the_same_name() {
     let dir = TestDir::new("nodes-replaced");
     let one = TestNode::start(fast());
@@ -127,6 +181,10 @@ fn an_invalid_node_is_rejected_and_not_stored() {
         assert_eq!((rejected.status, rejected.json()["error"]["message"].as_str()), (400, Some(message)));
     }
     assert!(!dir.file(NODES_FILE).exists());
+}
+
+fn node_named(server: &ServerProcess, name: &str) -> Value {
+    nodes(server).into_iter().find(|node| node["name"] == name).unwrap()
 }
 
 fn nodes(server: &ServerProcess) -> Vec<Value> {
