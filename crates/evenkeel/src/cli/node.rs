@@ -255,7 +255,9 @@ fn set(args: &SetArgs) -> Result<(), CliError> {
     }
     for setting in &args.defaults {
         if settings.insert(setting.clone(), Value::Null).is_some() {
-            exit_with_usage_error(&format!("--default {setting} contradicts the value that is given for it"));
+            exit_with_usage_error(format_args!(
+                "--default {setting} contradicts the value that is given for it"
+            ));
         }
     }
     if settings.is_empty() {
