@@ -50,7 +50,8 @@ fn every_route_of_the_native_api_is_described() {
     for route in listed["routes"].as_array().unwrap() {
         let path = route["path"].as_str().unwrap();
         let method = route["method"].as_str().unwrap().to_ascii_lowercase();
-        if path.starts_with("/api/") && described["paths"][path].get(&method).is_none() {
+        let is_native = path.starts_with("/api/") && path != "/api/openapi.json";
+        if is_native && described["paths"][path].get(&method).is_none() {
             missing.push(format!("{method} {path}"));
         }
     }
