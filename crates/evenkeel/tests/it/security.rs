@@ -21,7 +21,7 @@ const COLUMNS: [&str; 8] =
 /// Makes the server serve its peers too.
 const CLUSTER: &str = "[cluster]\nname = 'a'\nsecret = 'a secret of the cluster'\n\
                        [[cluster.peers]]\nname = 'b'\nurl = 'http://127.0.0.1:1'\n";
-/// Headers of a poll by somebody who does not know the secret of the cluster.
+/// Headers of a poll that is not signed with the secret of the cluster.
 const FORGED_POLL: &str = "x-evenkeel-node: b\r\nx-evenkeel-target: a\r\nx-evenkeel-nonce: AAAAAAAAAAAAAAAA\r\n\
                            x-evenkeel-signature: AAAA\r\n";
 const ORIGIN: &str = "origin: https://evil.example\r\n";
