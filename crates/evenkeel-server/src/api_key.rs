@@ -16,7 +16,7 @@ use subtle::ConstantTimeEq;
 use crate::api_error::ApiError;
 use crate::hex::hex;
 
-const KEY_PREFIX: &str = "ek-";
+pub(crate) const KEY_PREFIX: &str = "ek-";
 const HASH_PREFIX: &str = "sha256:";
 /// Longer credentials are rejected without hashing them.
 const KEY_LEN_MAX: usize = 256;

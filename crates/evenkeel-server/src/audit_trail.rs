@@ -3,26 +3,30 @@
 //! Guarantees: a request that may change something, by its method, to a route for administrators or of the native API is
 //! recorded exactly once, whether it is served, refused or abandoned by its client, unless the route declares its path an
 //! operation on data. So a new route is recorded unless it opts out. No record contains a secret: values of
-//! fields that hold one are replaced, and queries and users are cut from URLs.
+//! fields that hold one are replaced, also where the reason for a refusal quotes them, and queries and users are cut from
+//! URLs.
 //!
-//! Limits: of a request body, at most 4 KiB are recorded.
+//! Limits: of a request body at most 4 KiB are recorded, of a path 512 bytes, and of the reason for a refusal 1 KiB.
+
+mod secrets;
 
 use core::net::IpAddr;
 use std::sync::Arc;
 
 use http::{Method, StatusCode};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use self::secrets::{HIDDEN, hide_secrets, without_keys};
 use crate::origin::is_api;
 use crate::tenant::{Access, Caller};
 
 /// Larger bodies are not recorded.
 const BODY_BYTES_MAX: usize = 4 * 1024;
-/// Fields whose values are secrets.
-const SECRET_FIELDS: [&str; 7] =
-    ["api_key", "key", "secret", "password", "token", "authorization", "secret_access_key"];
-const HIDDEN: &str = "[hidden]";
+/// Longest method and path in a record.
+const ACTION_BYTES_MAX: usize = 512;
+/// Longest reason for a refusal in a record.
+const ERROR_BYTES_MAX: usize = 1024;
 
 /// Receives audit records; must not block for long.
 pub type AuditSink = Arc<dyn Fn(AuditRecord) + Send + Sync>;
@@ -103,6 +107,8 @@ struct NoteState {
     actor: Actor,
     request: Option<Value>,
     before: Option<Value>,
+    /// Texts of the request that are not recorded.
+    secrets: Vec<String>,
 }
 
 impl AuditNote {
@@ -123,13 +129,17 @@ impl AuditNote {
     pub(crate) fn set_body(&self, body: &[u8]) {
         self.update(|state| {
             let body = Some(body).filter(|body| body.len() <= BODY_BYTES_MAX);
-            state.request = body.and_then(|body| serde_json::from_slice(body).ok()).map(without_secrets);
+            state.request = body.and_then(|body| serde_json::from_slice(body).ok());
+            state.request.iter_mut().for_each(|body| hide_secrets(body, &mut state.secrets));
         });
     }
 
     /// Records the earlier values of what the request changes.
-    pub fn set_before(&self, before: Value) {
-        self.update(|state| state.before = Some(without_secrets(before)));
+    pub fn set_before(&self, mut before: Value) {
+        self.update(|state| {
+            hide_secrets(&mut before, &mut state.secrets);
+            state.before = Some(before);
+        });
     }
 }
 
@@ -146,7 +156,7 @@ impl AuditGuard {
             actor: Actor::Unknown,
             address,
             request_id,
-            action,
+            action: shortened(without_keys(&action), ACTION_BYTES_MAX),
             request: None,
             before: None,
             status: None,
@@ -173,38 +183,29 @@ impl Drop for AuditGuard {
         let Some(record) = self.record.take() else { return };
         let mut known = NoteState::default();
         self.note.update(|state| known = core::mem::take(state));
-        let NoteState { actor, request, before } = known;
-        (self.sink)(AuditRecord { actor, request, before, ..record });
+        let NoteState { actor, request, before, secrets } = known;
+        let without_secrets = |error: String| {
+            secrets.iter().fold(error, |error, secret| error.replace(secret.as_str(), HIDDEN))
+        };
+        let error =
+            record.error.map(|error| shortened(without_keys(&without_secrets(error)), ERROR_BYTES_MAX));
+        (self.sink)(AuditRecord { actor, request, before, error, ..record });
     }
 }
 
-/// Replaces the values of secret fields, and cuts users and queries from URLs.
-fn without_secrets(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let hide = |(name, value): (String, Value)| {
-                let is_secret = SECRET_FIELDS.contains(&name.as_str());
-                let value = if is_secret { json!(HIDDEN) } else { without_secrets(value) };
-                (name, value)
-            };
-            Value::Object(fields.into_iter().map(hide).collect())
-        }
-        Value::Array(items) => items.into_iter().map(without_secrets).collect(),
-        Value::String(text) => Value::String(without_credentials(&text)),
-        other => other,
+/// Cuts a text that is too long, visibly.
+fn shortened(mut text: String, bytes_max: usize) -> String {
+    if bytes_max < text.len() {
+        text.truncate(text.floor_char_boundary(bytes_max));
+        text.push('…');
     }
-}
-
-fn without_credentials(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
-    let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    format!("{scheme}://{host}{path}")
+    text
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn recorded(act: impl FnOnce(AuditGuard)) -> Vec<AuditRecord> {
@@ -232,11 +233,46 @@ mod tests {
             let body = br#"{"name": "a", "api_key": "sk-1", "dispatch": {"target": "https://u:pw@h/x?token=t"}, "n": [1]}"#;
             guard.note().set_body(body);
             guard.note().set_before(json!({"key": "ek-1"}));
+            let error = "bad \"sk-1\" and https://u:pw@h/x?token=t".to_owned();
+            guard.finish(StatusCode::BAD_REQUEST, Some(error));
         });
         let expected =
             json!({"name": "a", "api_key": HIDDEN, "dispatch": {"target": "https://h/x"}, "n": [1]});
         assert_eq!(records[0].request, Some(expected));
         assert_eq!(records[0].before, Some(json!({"key": HIDDEN})));
+        assert_eq!(records[0].error.as_deref(), Some("bad \"[hidden]\" and [hidden]"));
+    }
+
+    #[test]
+    fn an_api_key_in_a_path_or_a_text_and_a_url_without_a_scheme_are_not_recorded() {
+        let key = format!("ek-{}", "0a".repeat(32));
+        let records = Arc::new(Mutex::new(Vec::new()));
+        let seen = records.clone();
+        let sink: AuditSink = Arc::new(move |record| seen.lock().push(record));
+        let action = format!("DELETE /api/tenants/ek-a/keys/{key}");
+        let guard = AuditGuard::new(sink, [127, 0, 0, 1].into(), "req-1".to_owned(), action);
+        let body =
+            json!({"name": key, "url": "u:pw@h", "paths": ["http://h", "h/?token=t"], "target": "h:80"});
+        guard.note().set_body(body.to_string().as_bytes());
+        guard.finish(StatusCode::NOT_FOUND, Some(format!("there is no key {key:?}; u:pw@h")));
+        let record: AuditRecord = records.lock().remove(0);
+        assert_eq!(record.action, "DELETE /api/tenants/ek-a/keys/[hidden]");
+        let shown = json!({"name": HIDDEN, "url": HIDDEN, "paths": HIDDEN, "target": "h:80"});
+        assert_eq!(record.request, Some(shown));
+        assert_eq!(record.error.as_deref(), Some("there is no key \"[hidden]\"; [hidden]"));
+    }
+
+    #[test]
+    fn a_long_path_and_a_long_reason_are_cut() {
+        let records = Arc::new(Mutex::new(Vec::new()));
+        let seen = records.clone();
+        let sink: AuditSink = Arc::new(move |record| seen.lock().push(record));
+        let action = format!("POST /api/{}", "\u{e4}".repeat(30_000));
+        let guard = AuditGuard::new(sink, [127, 0, 0, 1].into(), "req-1".to_owned(), action);
+        guard.finish(StatusCode::NOT_FOUND, Some("x".repeat(30_000)));
+        let record: AuditRecord = records.lock().remove(0);
+        assert!(record.action.len() <= ACTION_BYTES_MAX + 3 && record.action.ends_with("\u{e4}…"));
+        assert_eq!(record.error.map(|error| error.len()), Some(ERROR_BYTES_MAX + 3));
     }
 
     #[test]

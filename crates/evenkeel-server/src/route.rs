@@ -1,7 +1,7 @@
-//! Routing table: exact paths first, then the longest prefix.
+//! Routing table: exact paths first, then paths with parameters, then the longest prefix.
 //!
-//! Limits: at most 1024 routes; a lookup costs one hash and a comparison per prefix. Paths are compared byte by byte, as
-//! sent: case matters, and nothing is decoded.
+//! Limits: at most 1024 routes; a lookup costs one hash and, unless the path is an exact one, a comparison per path with
+//! parameters and per prefix. Paths are compared byte by byte, as sent: case matters, and nothing is decoded.
 
 use core::net::SocketAddr;
 use core::pin::Pin;
@@ -196,6 +196,8 @@ pub(crate) struct RouteMatch<'a> {
 /// Routing table; contains `/livez` and `/readyz` from the start.
 pub struct Routes {
     exact: HashMap<String, PathRoutes>,
+    /// Paths with parameters, in the order in which they were added.
+    parameterized: Vec<(String, PathRoutes)>,
     /// Prefixes including the trailing slash, longest first.
     prefixes: Vec<(String, PathRoutes)>,
     /// Number of routes.
@@ -222,7 +224,7 @@ impl Routes {
             }],
         };
         let exact = [(LIVE.to_owned(), probe(0, live)), (READY.to_owned(), probe(1, ready))];
-        Self { exact: exact.into(), prefixes: Vec::new(), len: 2 }
+        Self { exact: exact.into(), parameterized: Vec::new(), prefixes: Vec::new(), len: 2 }
     }
 
     /// Adds a route with the default error format and rate limit.
@@ -238,8 +240,8 @@ impl Routes {
         self.add_route(path, Route { method, access, rate_limit, handler, error_format: openai_error, audit })
     }
 
-    /// Adds a route: `/a/b` matches that path, `/a/*` every path that begins with `/a/`, and `/{account}/*` every other
-    /// path that begins with an account number.
+    /// Adds a route: `/a/b` matches that path, `/a/{id}` every path with one more segment, `/a/*` every path that begins with
+    /// `/a/`, and `/{account}/*` every other path that begins with an account number.
     pub fn add_route(&mut self, path: &str, route: Route) -> Result<(), RouteError> {
         if self.len >= ROUTES_MAX {
             return Err(RouteError::TooMany);
@@ -252,6 +254,10 @@ impl Routes {
         let PathRoutes { routes, .. } = match path.strip_suffix('*') {
             Some(prefix) if prefix.ends_with('/') => self.prefix(prefix, new),
             Some(_) => return Err(RouteError::InvalidPattern { path: path.to_owned() }),
+            None if path.split('/').any(is_parameter) => self.parameterized(path, new),
+            None if path.contains(['{', '}']) => {
+                return Err(RouteError::InvalidPattern { path: path.to_owned() });
+            }
             None => self.exact.entry(path.to_owned()).or_insert(new),
         };
         if routes.iter().any(|known| known.method == route.method) {
@@ -260,6 +266,15 @@ impl Routes {
         routes.push(route);
         self.len += 1;
         Ok(())
+    }
+
+    fn parameterized(&mut self, path: &str, new: PathRoutes) -> &mut PathRoutes {
+        let known = self.parameterized.iter().position(|(known, _)| known == path);
+        let index = known.unwrap_or_else(|| {
+            self.parameterized.push((path.to_owned(), new));
+            self.parameterized.len() - 1
+        });
+        &mut self.parameterized[index].1
     }
 
     fn prefix(&mut self, prefix: &str, new: PathRoutes) -> &mut PathRoutes {
@@ -292,6 +307,8 @@ impl Routes {
 
     fn patterns(&self) -> impl Iterator<Item = (String, &PathRoutes)> {
         let exact = self.exact.iter().map(|(path, of_path)| (path.clone(), of_path));
+        let parameterized = self.parameterized.iter().map(|(path, of_path)| (path.clone(), of_path));
+        let exact = exact.chain(parameterized);
         exact.chain(self.prefixes.iter().map(|(prefix, of_path)| (format!("{prefix}*"), of_path)))
     }
 
@@ -300,34 +317,41 @@ impl Routes {
     /// The admin listener gets the native API, the metrics and the probes. The public one keeps the probes, and of the
     /// native API only what tenants use, where it accepts no admin key.
     pub fn split_admin(self) -> (Self, Self) {
-        let mut public = Self { exact: HashMap::new(), prefixes: Vec::new(), len: 0 };
-        let mut admin = Self { exact: HashMap::new(), prefixes: Vec::new(), len: 0 };
+        let empty =
+            || Self { exact: HashMap::new(), parameterized: Vec::new(), prefixes: Vec::new(), len: 0 };
+        let mut public = empty();
+        let mut admin = empty();
         let count = |of_path: &Option<PathRoutes>| of_path.as_ref().map_or(0, |of_path| of_path.routes.len());
-        for (path, routes) in self.exact {
-            let (of_public, of_admin) = routes.split(&path);
+        let mut split = |path: &str, routes: PathRoutes, add: fn(&mut Self, &str, PathRoutes)| {
+            let (of_public, of_admin) = routes.split(path);
             public.len += count(&of_public);
             admin.len += count(&of_admin);
-            public.exact.extend(of_public.map(|routes| (path.clone(), routes)));
-            admin.exact.extend(of_admin.map(|routes| (path, routes)));
+            of_public.into_iter().for_each(|routes| add(&mut public, path, routes));
+            of_admin.into_iter().for_each(|routes| add(&mut admin, path, routes));
+        };
+        for (path, routes) in self.exact {
+            split(&path, routes, |table, path, routes| {
+                table.exact.insert(path.to_owned(), routes);
+            });
+        }
+        for (path, routes) in self.parameterized {
+            split(&path, routes, |table, path, routes| table.parameterized.push((path.to_owned(), routes)));
         }
         for (prefix, routes) in self.prefixes {
-            let (of_public, of_admin) = routes.split(&prefix);
-            public.len += count(&of_public);
-            admin.len += count(&of_admin);
-            public.prefixes.extend(of_public.map(|routes| (prefix.clone(), routes)));
-            admin.prefixes.extend(of_admin.map(|routes| (prefix, routes)));
+            split(&prefix, routes, |table, prefix, routes| table.prefixes.push((prefix.to_owned(), routes)));
         }
         (public, admin)
     }
 
     /// Finds the route of a request; `GET` also handles `HEAD`, unless that has its own route.
     pub(crate) fn find(&self, method: &Method, path: &str) -> Result<RouteMatch<'_>, RouteMiss> {
+        let parameterized = || self.parameterized.iter().find(|(pattern, _)| is_match(pattern, path));
         let prefixed = || self.prefixes.iter().find(|(prefix, _)| path.starts_with(prefix));
         let of_account = || self.prefixes.iter().find(|(prefix, _)| prefix == ACCOUNT && is_of_account(path));
-        let prefixed = || prefixed().or_else(of_account).map(|(_, routes)| routes);
+        let by_pattern = || parameterized().or_else(prefixed).or_else(of_account).map(|(_, routes)| routes);
         let no_route =
             || RouteMiss { id: RouteId::NONE, error: ApiError::NoRoute, error_format: openai_error };
-        let PathRoutes { id, routes } = self.exact.get(path).or_else(prefixed).ok_or_else(no_route)?;
+        let PathRoutes { id, routes } = self.exact.get(path).or_else(by_pattern).ok_or_else(no_route)?;
         let with_method = |method| routes.iter().find(|route| route.method == method);
         let found =
             with_method(method).or_else(|| with_method(&Method::GET).filter(|_| method == Method::HEAD));
@@ -352,6 +376,23 @@ fn split_routes(path: &str, routes: Vec<Route>) -> (Vec<Route>, Vec<Route>) {
     (public, routes)
 }
 
+/// Reports whether a path has the segments of a pattern; a parameter stands for any segment that is not empty.
+fn is_match(pattern: &str, path: &str) -> bool {
+    let mut segments = path.split('/');
+    let is_segment = |expected: &str| {
+        segments
+            .next()
+            .is_some_and(|segment| segment == expected || (is_parameter(expected) && !segment.is_empty()))
+    };
+    pattern.split('/').all(is_segment) && segments.next().is_none()
+}
+
+/// Reports whether a segment of a pattern is a parameter, such as `{id}`.
+fn is_parameter(segment: &str) -> bool {
+    let name = segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    name.is_some_and(|name| !name.is_empty() && !name.contains(['{', '}']))
+}
+
 /// Reports whether the first segment of a path is an account number.
 fn is_of_account(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
@@ -369,7 +410,9 @@ fn text(text: &'static str) -> Response {
 pub enum RouteError {
     #[error("more than {ROUTES_MAX} routes")]
     TooMany,
-    #[error("invalid route {path:?}: must be a path such as `/a/b`, or a prefix such as `/a/*`")]
+    #[error(
+        "invalid route {path:?}: must be a path such as `/a/b` or `/a/{{id}}`, or a prefix such as `/a/*`"
+    )]
     InvalidPattern { path: String },
     #[error("two handlers for {method} {path}")]
     Duplicate { method: Method, path: String },
@@ -422,6 +465,25 @@ mod tests {
     }
 
     #[test]
+    fn a_parameter_stands_for_one_segment_and_other_paths_are_not_found() {
+        let table = table(&[
+            (Method::GET, "/a/{id}", Access::Tenant),
+            (Method::PUT, "/a/{id}", Access::Public),
+            (Method::GET, "/a/{id}/b/{key}", Access::Admin),
+            (Method::GET, "/a/exact", Access::Public),
+        ]);
+        assert_eq!(found(&table, Method::GET, "/a/x"), Ok(Access::Tenant));
+        assert_eq!(found(&table, Method::GET, "/a/%2F"), Ok(Access::Tenant));
+        assert_eq!(found(&table, Method::GET, "/a/exact"), Ok(Access::Public));
+        assert_eq!(found(&table, Method::GET, "/a/x/b/y"), Ok(Access::Admin));
+        let rejected = found(&table, Method::POST, "/a/x");
+        assert_eq!(rejected, Err(ApiError::Method { allow: "GET, PUT".to_owned() }));
+        for path in ["/a", "/a/", "/a/x/", "/a/x/b", "/a/x/b/", "/a/x/c/y", "/a/x/b/y/z", "/b/x"] {
+            assert_eq!(found(&table, Method::GET, path), Err(ApiError::NoRoute), "{path}");
+        }
+    }
+
+    #[test]
     fn paths_are_case_sensitive() {
         let table =
             table(&[(Method::POST, "/execute", Access::Tenant), (Method::POST, "/Execute", Access::Admin)]);
@@ -450,12 +512,15 @@ mod tests {
 
     #[test]
     fn duplicate_and_malformed_routes_are_rejected() {
-        let mut table = table(&[(Method::GET, "/a/*", Access::Public)]);
+        let mut table =
+            table(&[(Method::GET, "/a/*", Access::Public), (Method::GET, "/a/{id}", Access::Public)]);
         let mut error =
             |path: &str| table.add(Method::GET, path, Access::Public, unused()).unwrap_err().to_string();
         assert_eq!(error("/livez"), "two handlers for GET /livez");
         assert_eq!(error("/a/*"), "two handlers for GET /a/*");
-        let rule = "must be a path such as `/a/b`, or a prefix such as `/a/*`";
+        assert_eq!(error("/a/{id}"), "two handlers for GET /a/{id}");
+        let rule = "must be a path such as `/a/b` or `/a/{id}`, or a prefix such as `/a/*`";
+        assert_eq!(error("/b/{id"), format!("invalid route \"/b/{{id\": {rule}"));
         assert_eq!(error("/b*"), format!("invalid route \"/b*\": {rule}"));
         assert_eq!(error("b"), format!("invalid route \"b\": {rule}"));
     }
@@ -473,7 +538,7 @@ mod tests {
         let (public, admin) = table(&[
             (Method::POST, "/v1/*", Access::Tenant),
             (Method::GET, "/api/nodes", Access::Admin),
-            (Method::GET, "/api/queues/*", Access::TenantOrAdmin),
+            (Method::GET, "/api/queues/{queue}", Access::TenantOrAdmin),
             (Method::GET, "/metrics", Access::Public),
         ])
         .split_admin();

@@ -155,7 +155,8 @@ impl Database {
             deadline: Some(request.deadline.saturating_duration_since(Instant::now())),
             request: request.kind,
             priority: Priority::Interactive,
-            flow: TenantFlow::default(),
+            // No SQL client names a class or a session.
+            flow: TenantFlow { session: None, class: request.tenant.class_rule().class(None) },
         };
         let slot = self.scheduler.submit(arrival, request.name).await;
         let slot = slot.map_err(|rejected| self.rejected(pool, &rejected.rejection))?;

@@ -40,8 +40,26 @@ const QUEUES: &str = "/api/queues";
 const QUEUE: &str = "/api/queues/";
 /// Queues of other owners that an error names.
 const OWNERS_NAMED_MAX: usize = 5;
-const METHODS: [Method; 6] =
-    [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::PATCH, Method::OPTIONS];
+/// Methods and paths of a queue; `dispatch` gets no others.
+const PATHS: [(Method, &str); 17] = [
+    (Method::GET, "/api/queues/{queue}"),
+    (Method::PUT, "/api/queues/{queue}"),
+    (Method::DELETE, "/api/queues/{queue}"),
+    (Method::GET, "/api/queues/{queue}/messages"),
+    (Method::POST, "/api/queues/{queue}/messages"),
+    (Method::GET, "/api/queues/{queue}/messages/{id}"),
+    (Method::GET, "/api/queues/{queue}/results/{id}"),
+    (Method::POST, "/api/queues/{queue}/receive"),
+    (Method::POST, "/api/queues/{queue}/ack"),
+    (Method::POST, "/api/queues/{queue}/nack"),
+    (Method::POST, "/api/queues/{queue}/extend"),
+    (Method::GET, "/api/queues/{queue}/stream"),
+    (Method::GET, "/api/queues/{queue}/keys"),
+    (Method::PUT, "/api/queues/{queue}/keys/{key}"),
+    (Method::POST, "/api/queues/{queue}/purge"),
+    (Method::POST, "/api/queues/{queue}/redrive"),
+    (Method::POST, "/api/queues/{queue}/assign"),
+];
 
 /// The native API.
 #[derive(Clone)]
@@ -59,8 +77,7 @@ impl SqsApi {
             async { response }
         });
         routes.add(Method::GET, QUEUES, Access::TenantOrAdmin, list)?;
-        // Includes methods that no path accepts, so that `dispatch` responds with the `Allow` of each path.
-        for method in METHODS {
+        for (method, path) in PATHS {
             let api = native.clone();
             let route = Route {
                 method,
@@ -70,7 +87,7 @@ impl SqsApi {
                 error_format: openai_error,
                 audit: AuditScope::ExceptData(is_data),
             };
-            routes.add_route(&format!("{QUEUE}*"), route)?;
+            routes.add_route(path, route)?;
         }
         Ok(())
     }
@@ -118,7 +135,7 @@ impl Native {
             ("POST", [name, "purge"]) => purge(&request, &visible(name)?).await,
             ("POST", [name, "redrive"]) => self.redrive(&mut request, &visible(name)?).await,
             ("POST", [name, "assign"]) => self.assign(&mut request, name).await,
-            (_, parts) => Err(route_error(parts)),
+            _ => Err(ApiError::NoRoute),
         }
     }
 
@@ -163,19 +180,6 @@ impl Native {
 fn is_data(path: &str) -> bool {
     let parts: Vec<&str> = path.strip_prefix(QUEUE).unwrap_or_default().split('/').collect();
     matches!(parts.as_slice(), [_, "messages" | "receive" | "ack" | "nack" | "extend"])
-}
-
-/// Returns the error for an unmatched request: 405 with the allowed methods, or 404.
-fn route_error(parts: &[&str]) -> ApiError {
-    let allow = match parts {
-        [_] => "GET, PUT, DELETE",
-        [_, "messages"] => "GET, POST",
-        [_, "messages" | "results", _] | [_, "stream" | "keys"] => "GET",
-        [_, "receive" | "ack" | "nack" | "extend" | "purge" | "redrive" | "assign"] => "POST",
-        [_, "keys", _] => "PUT",
-        _ => return ApiError::NoRoute,
-    };
-    ApiError::Method { allow: allow.to_owned() }
 }
 
 /// Rejects callers that are not administrators.

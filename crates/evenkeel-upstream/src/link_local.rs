@@ -13,11 +13,22 @@ use crate::UpstreamError;
 /// Metadata services outside the link-local ranges: Alibaba Cloud, Azure's platform agent, Oracle Cloud.
 const METADATA_V4: [Ipv4Addr; 3] =
     [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 0, 0, 192)];
-/// Metadata services of AWS and Google Cloud.
-const METADATA_V6: [Ipv6Addr; 2] =
-    [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
+/// Metadata services of Google Cloud, Oracle Cloud, Scaleway, Akamai and Alibaba Cloud.
+const METADATA_V6: [Ipv6Addr; 5] = [
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe),
+    Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),
+    Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1),
+    Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0x100, 0x200),
+];
+/// First 32 bits of the addresses of AWS's services on the instance: metadata, credentials of pods (EKS).
+const AWS: u128 = 0xfd00_0ec2;
 /// First 96 bits of the IPv6 addresses that a NAT64 gateway translates to IPv4.
-const NAT64: u128 = 0x64_ff9b << 96;
+const NAT64: u128 = 0x64_ff9b << 64;
+/// First 48 bits of the IPv6 addresses that a network may translate to IPv4 locally.
+const NAT64_LOCAL: u128 = 0x64_ff9b_0001;
+/// First 16 bits of the IPv6 addresses of 6to4; the IPv4 address follows.
+const SIX_TO_FOUR: u128 = 0x2002;
 
 /// Treatment of link-local and metadata addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,15 +71,21 @@ pub fn is_link_local_or_metadata(address: IpAddr) -> bool {
         IpAddr::V4(address) => address.is_link_local() || METADATA_V4.contains(&address),
         IpAddr::V6(address) => {
             let is_embedded = || embedded_v4(address).is_some_and(|v4| is_link_local_or_metadata(v4.into()));
-            address.is_unicast_link_local() || METADATA_V6.contains(&address) || is_embedded()
+            address.is_unicast_link_local()
+                || METADATA_V6.contains(&address)
+                || address.to_bits() >> 96 == AWS
+                || is_embedded()
         }
     }
 }
 
-/// Returns the IPv4 address that a mapped, compatible or NAT64 address stands for.
+/// Returns the IPv4 address that a mapped, compatible, NAT64 or 6to4 address stands for.
 fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let bits = address.to_bits();
-    let is_translated = bits & !u128::from(u32::MAX) == NAT64;
+    let is_translated = bits >> 32 == NAT64 || bits >> 80 == NAT64_LOCAL;
+    if bits >> 112 == SIX_TO_FOUR {
+        return Some(Ipv4Addr::from_bits((bits >> 80) as u32));
+    }
     // The last 32 bits.
     if is_translated { Some(Ipv4Addr::from_bits(bits as u32)) } else { address.to_ipv4() }
 }
@@ -127,11 +144,18 @@ mod tests {
             "::ffff:a9fe:a9fe",
             "::169.254.169.254",
             "64:ff9b::169.254.169.254",
+            "64:ff9b:1::169.254.169.254",
+            "2002:a9fe:a9fe::1",
             "fe80::1",
             "fe80::1%eth0",
             "febf::1",
             "fd00:ec2::254",
+            "fd00:ec2::23",
             "fd20:ce::254",
+            "fd00:c1::a9fe:a9fe",
+            "fd00:42::42",
+            "fd00:a9fe:a9fe::1",
+            "fd00:100::100:200",
             "100.100.100.200",
             "::ffff:100.100.100.200",
             "168.63.129.16",
@@ -152,7 +176,10 @@ mod tests {
             "169.255.0.0",
             "::1",
             "fd00::1",
+            "fd00:ec3::254",
             "fec0::1",
+            "64:ff9b::10.0.0.5",
+            "2002:0a00:0005::1",
             "2130706433",
         ] {
             assert_eq!(LinkLocalPolicy::Refuse.check(literal(host).unwrap()), Ok(()), "{host}");

@@ -5,11 +5,13 @@
 //! stands: a full disk must not keep an administrator from removing a tenant.
 //!
 //! Limits: 4 files of at most 16 MiB, the oldest is deleted. Of callers that are not administrators, at most 60 records a
-//! minute each are written, so that they cannot push others out of the files; the rest is counted in a record.
+//! minute each are written, so that they cannot push others out of the files; the rest is counted in a record. The file may
+//! be moved or deleted while it is open: the next record begins another.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -39,10 +41,18 @@ pub struct AuditFile {
     state: Mutex<FileState>,
 }
 
+/// The open file.
+#[derive(Debug)]
+struct OpenFile {
+    file: File,
+    bytes: u64,
+    /// Device and inode, which tell whether the path still leads to this file.
+    id: (u64, u64),
+}
+
 #[derive(Debug, Default)]
 struct FileState {
-    /// The open file and its size.
-    file: Option<(File, u64)>,
+    file: Option<OpenFile>,
     /// The minute that `counts` is about.
     minute: u64,
     /// Records of this minute by caller; administrators are not counted.
@@ -93,26 +103,47 @@ impl AuditFile {
     }
 
     fn append(&self, state: &mut FileState, line: &[u8]) -> io::Result<()> {
-        let added = line.len() as u64;
-        if state.file.as_ref().is_some_and(|(_, bytes)| self.bytes_max < bytes + added) {
+        // An operator or logrotate may have moved or deleted the file.
+        if state.file.as_ref().is_some_and(|open| !self.is_current(open)) {
             state.file = None;
-            self.rotate()?;
         }
-        let (file, bytes) = match &mut state.file {
+        let open = match &mut state.file {
             Some(open) => open,
             closed => closed.insert(self.open()?),
         };
-        file.write_all(line)?;
-        *bytes += added;
+        let added = line.len() as u64;
+        if 0 < open.bytes && self.bytes_max < open.bytes + added {
+            self.rotate()?;
+            *open = self.open()?;
+        }
+        if let Err(error) = open.file.write_all(line) {
+            // On a full disk a part of the line may have been written.
+            open.file.set_len(open.bytes)?;
+            return Err(error);
+        }
+        open.bytes += added;
         Ok(())
     }
 
-    /// Opens the file for its owner only; rejects a symbolic link.
-    fn open(&self) -> io::Result<(File, u64)> {
-        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = File::from(rustix::fs::open(&self.path, flags, Mode::RUSR | Mode::WUSR)?);
-        let bytes = file.metadata()?.len();
-        Ok((file, bytes))
+    fn is_current(&self, open: &OpenFile) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|metadata| id_of(&metadata) == open.id)
+    }
+
+    /// Opens the file for its owner only; rejects a symbolic link. Completes the last line, which a crash may have cut.
+    fn open(&self) -> io::Result<OpenFile> {
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::open(&self.path, flags, Mode::RUSR | Mode::WUSR)?);
+        let metadata = file.metadata()?;
+        let mut bytes = metadata.len();
+        let mut last = [b'\n'];
+        if let Some(position) = bytes.checked_sub(1) {
+            file.read_exact_at(&mut last, position)?;
+        }
+        if last != [b'\n'] {
+            file.write_all(b"\n")?;
+            bytes += 1;
+        }
+        Ok(OpenFile { file, bytes, id: id_of(&metadata) })
     }
 
     fn rotate(&self) -> io::Result<()> {
@@ -129,6 +160,10 @@ impl AuditFile {
     fn numbered(&self, number: usize) -> PathBuf {
         if number == 0 { self.path.clone() } else { self.path.with_extension(format!("log.{number}")) }
     }
+}
+
+fn id_of(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
 impl FileState {
@@ -262,6 +297,31 @@ mod tests {
         for name in names {
             assert!(fs::metadata(dir.0.join(&name)).unwrap().len() <= 2_000, "{name}");
         }
+    }
+
+    #[test]
+    fn a_record_follows_a_line_that_was_cut_on_a_line_of_its_own() {
+        let dir = TempDir::new("cut");
+        fs::write(dir.0.join(FILE), "{\"time\":").unwrap();
+        let log = AuditFile::new(&dir.0, Counter::default());
+        log.record(&record(admin()));
+        log.record(&record(admin()));
+        let text = fs::read_to_string(dir.0.join(FILE)).unwrap();
+        let lines: Vec<bool> = text.lines().map(|line| serde_json::from_str::<Json>(line).is_ok()).collect();
+        assert_eq!(lines, [false, true, true], "{text}");
+    }
+
+    #[test]
+    fn a_file_that_was_moved_or_deleted_is_begun_again() {
+        let dir = TempDir::new("moved");
+        let log = AuditFile::new(&dir.0, Counter::default());
+        log.record(&record(admin()));
+        fs::rename(dir.0.join(FILE), dir.0.join("moved")).unwrap();
+        log.record(&record(admin()));
+        assert_eq!((lines(&dir.0.join("moved")).len(), lines(&dir.0.join(FILE)).len()), (1, 1));
+        fs::remove_file(dir.0.join(FILE)).unwrap();
+        log.record(&record(admin()));
+        assert_eq!((lines(&dir.0.join(FILE)).len(), log.errors.get()), (1, 0));
     }
 
     #[test]

@@ -17,20 +17,24 @@ use crate::harness::{Setup, TestServer, tenant};
 
 #[tokio::test]
 async fn an_http2_stream_whose_window_stays_closed_is_reset_and_the_others_continue() {
-    let limits = ListenerLimits { write_wait_max: Duration::from_millis(20), ..ListenerLimits::default() };
-    let mut server = TestServer::with(Setup { limits, ..Setup::default() }).await;
-    let mut client = http2::Builder::new(TokioExecutor::new());
-    // hyper's client opens the window only when the body is read.
-    client.initial_stream_window_size(1024).initial_connection_window_size(1 << 20);
-    let (mut client, connection) = client.handshake(TokioIo::new(server.connect().await)).await.unwrap();
-    tokio::spawn(connection);
-    let request =
-        |path: &str| Request::get(format!("http://localhost{path}")).body(Full::<Bytes>::default()).unwrap();
-    let unread = client.send_request(request("/flood")).await.unwrap();
-    let mut disconnect = server.arrivals.recv().await.unwrap();
-    assert_eq!(disconnect.ended().await, ResponseEnd::Aborted);
-    assert_eq!(client.send_request(request("/livez")).await.unwrap().status(), 200);
-    drop(unread);
+    for window in [0, 1024] {
+        let limits =
+            ListenerLimits { write_wait_max: Duration::from_millis(20), ..ListenerLimits::default() };
+        let mut server = TestServer::with(Setup { limits, ..Setup::default() }).await;
+        let mut client = http2::Builder::new(TokioExecutor::new());
+        // hyper's client opens the window only when the body is read.
+        client.initial_stream_window_size(window).initial_connection_window_size(1 << 20);
+        let (mut client, connection) = client.handshake(TokioIo::new(server.connect().await)).await.unwrap();
+        tokio::spawn(connection);
+        let request = |path: &str| {
+            Request::get(format!("http://localhost{path}")).body(Full::<Bytes>::default()).unwrap()
+        };
+        let unread = client.send_request(request("/flood")).await.unwrap();
+        let mut disconnect = server.arrivals.recv().await.unwrap();
+        assert_eq!(disconnect.ended().await, ResponseEnd::Aborted, "window {window}");
+        assert_eq!(client.send_request(request("/livez")).await.unwrap().status(), 200);
+        drop(unread);
+    }
 }
 
 #[tokio::test]

@@ -58,16 +58,23 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
         let keys = keys(&shared, call.request.uri().path());
         async { keys }
     });
-    routes.add(Method::GET, &format!("{TENANT}*"), Access::Admin, keys)?;
+    for path in ["/api/tenants/{tenant}/keys", "/api/tenants/{tenant}/sqs-key"] {
+        routes.add(Method::GET, path, Access::Admin, keys.clone())?;
+    }
     let shared = core.clone();
     let create_key = handler(move |call| create_key(shared.clone(), call));
-    routes.add(Method::POST, &format!("{TENANT}*"), Access::Admin, create_key)?;
+    for path in ["/api/tenants/{tenant}/keys", "/api/tenants/{tenant}/rotate"] {
+        routes.add(Method::POST, path, Access::Admin, create_key.clone())?;
+    }
     let shared = core.clone();
     let set = handler(move |call| set(shared.clone(), call));
-    routes.add(Method::PATCH, &format!("{TENANT}*"), Access::Admin, set)?;
+    routes.add(Method::PATCH, "/api/tenants/{tenant}", Access::Admin, set)?;
     let shared = core.clone();
     let remove = handler(move |call| remove(shared.clone(), call));
-    routes.add(Method::DELETE, &format!("{TENANT}*"), Access::Admin, remove)
+    for path in ["/api/tenants/{tenant}", "/api/tenants/{tenant}/keys/{key}"] {
+        routes.add(Method::DELETE, path, Access::Admin, remove.clone())?;
+    }
+    Ok(())
 }
 
 /// Adds the list of all routes, itself included, and of the operations of the SQS API. Called last.

@@ -42,22 +42,16 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes) -> Result<(), Ro
     let shared = core.clone();
     routes.add(Method::POST, NODES, Access::Admin, handler(move |call| add(shared.clone(), call)))?;
     let shared = core.clone();
-    routes.add(
-        Method::POST,
-        &format!("{NODE}*"),
-        Access::Admin,
-        handler(move |call| set_admin_state(shared.clone(), call)),
-    )?;
+    let set_admin_state = handler(move |call| set_admin_state(shared.clone(), call));
+    for path in ["/api/nodes/{node}/drain", "/api/nodes/{node}/resume"] {
+        routes.add(Method::POST, path, Access::Admin, set_admin_state.clone())?;
+    }
     let shared = core.clone();
     let set = handler(move |call| set(shared.clone(), call));
-    routes.add(Method::PATCH, &format!("{NODE}*"), Access::Admin, set)?;
+    routes.add(Method::PATCH, "/api/nodes/{node}", Access::Admin, set)?;
     let shared = core.clone();
-    routes.add(
-        Method::DELETE,
-        &format!("{NODE}*"),
-        Access::Admin,
-        handler(move |call| remove(shared.clone(), call)),
-    )
+    let remove = handler(move |call| remove(shared.clone(), call));
+    routes.add(Method::DELETE, "/api/nodes/{node}", Access::Admin, remove)
 }
 
 async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {

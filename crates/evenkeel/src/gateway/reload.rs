@@ -1,6 +1,10 @@
 //! Reloads the configuration while requests are served: validates it as a whole, then applies it.
 
+use std::slice::from_ref;
+
 use evenkeel_llm::NodeOptions;
+use evenkeel_server::api_key::KeyHash;
+use evenkeel_server::tenant::TenantSettings;
 use evenkeel_server::tls::TlsError;
 use serde_json::Value;
 use serde_json::{Value as Json, json};
@@ -9,7 +13,7 @@ use thiserror::Error;
 use super::links::LoadedLink;
 use super::{Core, nodes};
 use crate::admin_key::{self, AdminKeyError};
-use crate::config::{Config, ConfigErrors, check_link};
+use crate::config::{Config, ConfigErrors, check_link, to_toml};
 use crate::node_store::NodeStore;
 use crate::tenant_store::{TenantStore, TenantStoreError};
 
@@ -21,12 +25,16 @@ const RELOADED: &[&str] = &["server.admin_key_hashes"];
 pub struct ReloadReport {
     /// Number of tenants after the reload.
     pub tenants: usize,
+    pub tenants_added: Vec<String>,
+    pub tenants_changed: Vec<String>,
+    pub tenants_removed: Vec<String>,
     pub nodes_added: Vec<String>,
     pub nodes_changed: Vec<String>,
     pub nodes_removed: Vec<String>,
     /// Links that are new or have changed.
     pub links_started: Vec<String>,
     pub links_removed: Vec<String>,
+    pub admin_keys_changed: bool,
     /// Changed settings that need a restart to take effect.
     pub needs_restart: Vec<String>,
     /// Errors that affect single tenants, nodes or links, or the nodes file; everything else was applied.
@@ -37,11 +45,35 @@ impl ReloadReport {
     /// Returns what changed, for the audit log.
     pub(super) fn to_json(&self) -> Json {
         json!({
-            "tenants": self.tenants, "nodes_added": self.nodes_added, "nodes_removed": self.nodes_removed,
+            "tenants": self.tenants, "tenants_added": self.tenants_added, "tenants_changed": self.tenants_changed,
+            "tenants_removed": self.tenants_removed, "admin_keys_changed": self.admin_keys_changed,
+            "nodes_added": self.nodes_added, "nodes_changed": self.nodes_changed, "nodes_removed": self.nodes_removed,
             "links_started": self.links_started, "links_removed": self.links_removed,
             "needs_restart": self.needs_restart, "errors": self.errors,
         })
     }
+}
+
+impl ReloadReport {
+    /// Lists the differences between two lists of configured tenants.
+    fn compare_tenants(&mut self, old: &[TenantSettings], new: &[TenantSettings]) {
+        let names = |tenants: &[TenantSettings], other: &[TenantSettings]| {
+            let is_other = |tenant: &&TenantSettings| other.iter().all(|known| known.name != tenant.name);
+            tenants.iter().filter(is_other).map(|tenant| tenant.name.clone()).collect()
+        };
+        self.tenants_added = names(new, old);
+        self.tenants_removed = names(old, new);
+        let is_changed = |tenant: &&TenantSettings| {
+            let before = old.iter().find(|known| known.name == tenant.name);
+            // The text has all settings and the hashes of the keys.
+            before.is_some_and(|before| to_toml(from_ref(before)) != to_toml(from_ref(tenant)))
+        };
+        self.tenants_changed = new.iter().filter(is_changed).map(|tenant| tenant.name.clone()).collect();
+    }
+}
+
+fn is_same_keys(one: &[KeyHash], other: &[KeyHash]) -> bool {
+    one.len() == other.len() && one.iter().all(|key| other.iter().any(|known| known.matches(key)))
 }
 
 impl Core {
@@ -63,9 +95,11 @@ impl Core {
         let tenant_table = self.auth.tenants();
         let mut report = ReloadReport {
             tenants: tenant_table.len(),
+            admin_keys_changed: !is_same_keys(&state.admin_keys, &admin_keys),
             needs_restart: needs_restart(&state.started, &config),
             ..ReloadReport::default()
         };
+        report.compare_tenants(&state.tenants.configured, &tenants.configured);
         if let Err(error) = self.set_tenants() {
             report.errors.push(error.to_string());
         }

@@ -23,7 +23,7 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes) -> Result<(), Ro
         let response = explain(&core, call.request.uri().path());
         async { response }
     });
-    routes.add(Method::GET, &format!("{REQUEST}*"), Access::Admin, explain)
+    routes.add(Method::GET, "/api/requests/{id}", Access::Admin, explain)
 }
 
 /// Returns the latest request with the id in the path, and in `earlier` the others.

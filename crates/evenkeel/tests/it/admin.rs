@@ -375,6 +375,29 @@ fn files_of_the_data_directory_are_for_their_owner_only_whatever_the_umask() {
 }
 
 #[test]
+fn a_volume_that_rejects_chmod_gets_a_warning_and_the_server_starts() {
+    let dir = TestDir::new("admin-chmod");
+    // A mounted volume of another system, such as CIFS or FAT, may reject every change of a mode.
+    dir.write(
+        "chmod.c",
+        "#include <errno.h>\n#include <sys/stat.h>\n\
+         int fchmod(int file, mode_t mode) { (void)file; (void)mode; errno = EPERM; return -1; }\n\
+         int chmod(const char *path, mode_t mode) { (void)path; (void)mode; errno = EPERM; return -1; }\n",
+    );
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o", "chmod.so", "chmod.c"]).current_dir(dir.file(""));
+    assert!(compiler.status().expect("a C compiler is required, for example Debian's gcc").success());
+    let mut serve = dir.command(&["serve", "--listen", "127.0.0.1:0"]);
+    serve.env("LD_PRELOAD", dir.file("chmod.so"));
+    let server = ServerProcess::spawn_after(&mut serve, "could not restrict a file to its owner");
+    assert_eq!(server.post("/api/tenants", &json!({"name": "acme"})).status, 201);
+    assert_eq!(server.post("/api/queues/q/messages", &json!({"body": "x"})).status, 404);
+    assert_eq!(read(server.send("PUT", "/api/queues/q", "", &json!({}))).status, 201);
+    let log = dir.read("evenkeel-data/audit.log");
+    assert!(log.contains("PUT /api/queues/q"), "{log}");
+}
+
+#[test]
 fn a_new_tenant_has_no_name_that_means_something_else_and_an_existing_one_keeps_it() {
     let dir = TestDir::new("admin-names");
     for name in [".", "..", "other", "admin", "default", "123456789012", "open", "a b", "a/b", "\u{7f}"] {

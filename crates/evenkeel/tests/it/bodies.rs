@@ -84,6 +84,29 @@ fn an_address_without_a_valid_signature_holds_at_most_16_mib() {
     drop(uploads);
 }
 
+#[test]
+fn sqs_accepts_8_mib_on_the_wire_and_1_mib_decoded() {
+    let dir = TestDir::new("bodies-wire");
+    let server = ServerProcess::start(&dir, &[]);
+    let call = |operation: &str, body: &str| {
+        let head =
+            format!("content-type: application/x-amz-json-1.0\r\nx-amz-target: AmazonSQS.{operation}\r\n");
+        read(server.send_text("POST", "/", &head, body))
+    };
+    assert_eq!(call("CreateQueue", r#"{"QueueName": "q"}"#).status, 200);
+    let send = |body: &str, padding: usize| {
+        let head = format!(r#"{{"QueueUrl": "q", "MessageBody": "{body}""#);
+        call("SendMessage", &format!("{head}{}}}", " ".repeat(padding - head.len() - 1)))
+    };
+    // Each byte is escaped and takes six.
+    let sent = send(&r"\u0061".repeat(1 << 20), 8 << 20);
+    assert_eq!(sent.status, 200, "{sent:?}");
+    let long = send(&"a".repeat((1 << 20) + 1), 8 << 20);
+    assert!(long.status == 400 && long.body.contains("shorter than 1048576 bytes"), "{long:?}");
+    let wire = send("a", (8 << 20) + 1);
+    assert_eq!(wire.status, 413, "{wire:?}");
+}
+
 /// Sends the beginning of a chunked body, and leaves the connection open.
 fn stall(address: SocketAddr, head: &str) -> TcpStream {
     stall_after(address, head, STALLED_AFTER)

@@ -184,6 +184,35 @@ fn a_tenants_priority_is_the_default_and_its_maximum_a_cap() {
 }
 
 #[test]
+fn statements_have_the_class_of_their_key() {
+    let dir = TestDir::new("classes-sql");
+    dir.write("evenkeel.toml", &tenant("team", &low_key()));
+    let server = ServerProcess::start(&dir, &[]);
+    let post = |key: &str, path: &str, body: Value| {
+        server.send("POST", path, &format!("authorization: Bearer ek-{key}\r\n"), &body)
+    };
+    let execute = |key: &str, sql: &str| post(key, "/execute", json!({"sql": sql}));
+    let wait_waiting = |count: u64| {
+        let waiting = || server.get("/healthz").json()["datasources"][0]["stats"]["waitConnCount"].as_u64();
+        while waiting() != Some(count) {}
+    };
+    assert_eq!(read(execute("team-nightly", "create table t (name text)")).status, 200);
+    // The transaction holds the only connection that writes. It is low too, so that the other class has no debt.
+    let began = read(post("team-nightly", "/tx/begin", json!({}))).json();
+    let mut sent = vec![];
+    for (waiting, (key, name)) in
+        (1..).zip([("team-nightly", "low-1"), ("team-nightly", "low-2"), ("team", "normal")])
+    {
+        sent.push(execute(key, &format!("insert into t values ('{name}')")));
+        wait_waiting(waiting);
+    }
+    assert_eq!(read(post("team-nightly", "/tx/rollback", json!({"txId": began["txId"]}))).status, 200);
+    sent.into_iter().for_each(|sent| assert_eq!(read(sent).status, 200));
+    let rows = read(post("team", "/query", json!({"sql": "select name from t order by rowid"}))).json();
+    assert_eq!(rows["rows"], json!([["normal"], ["low-1"], ["low-2"]]));
+}
+
+#[test]
 fn openai_python_names_its_class_and_session() {
     let node = TestNode::start(fast());
     let (dir, server) = start("classes-openai", &node, &tenant("team", ""));

@@ -42,6 +42,23 @@ fn every_described_operation_has_a_route() {
 }
 
 #[test]
+fn every_route_of_the_native_api_is_described() {
+    let (_folder, server) = start("openapi-routes");
+    let described = server.get("/api/openapi.json").json();
+    let listed = server.get("/api/routes").json();
+    let mut missing = Vec::new();
+    for route in listed["routes"].as_array().unwrap() {
+        let path = route["path"].as_str().unwrap();
+        let method = route["method"].as_str().unwrap().to_ascii_lowercase();
+        let is_native = path.starts_with("/api/") && path != "/api/openapi.json";
+        if is_native && described["paths"][path].get(&method).is_none() {
+            missing.push(format!("{method} {path}"));
+        }
+    }
+    assert!(missing.is_empty(), "not in openapi.json: {missing:?}");
+}
+
+#[test]
 fn schemathesis_finds_no_difference_from_the_description() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let program = root.join("target/schemathesis/bin/schemathesis");

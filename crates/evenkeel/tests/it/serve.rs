@@ -382,6 +382,19 @@ fn an_invalid_start_fails_with_the_reason() {
 }
 
 #[test]
+fn allow_open_does_not_permit_keys_in_clear_text_and_allow_plaintext_does() {
+    let dir = TestDir::new("serve-plaintext");
+    dir.run(&["tenant", "add", "acme"]).ok();
+    let serve = ["serve", "--listen", "0.0.0.0:0"];
+    for more in [&[][..], &["--allow-open"]] {
+        let refused = dir.run(&[&serve, more].concat()).failed();
+        assert!(refused.contains("no TLS") && refused.contains("--allow-plaintext"), "{refused}");
+    }
+    let server = ServerProcess::spawn(&mut dir.command(&[&serve[..], &["--allow-plaintext"]].concat()));
+    assert_eq!(server.get("/livez").status, 200);
+}
+
+#[test]
 fn allow_open_permits_a_listener_on_all_interfaces_without_tenants() {
     let dir = TestDir::new("serve-open");
     let server = ServerProcess::spawn(&mut dir.command(&["serve", "--listen", "0.0.0.0:0", "--allow-open"]));

@@ -5,18 +5,23 @@ use std::process::Command;
 
 use bytes::Bytes;
 use evenkeel_sim_node::SimOptions;
-use http::Request;
+use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use crate::external_client::{python, run};
 use crate::fleet::{Backend, CHAT, Fleet, TIMEOUT, tenant, tenant_status};
+use crate::server_process::ServerProcess;
 use crate::test_dir::TestDir;
-use evenkeel_sim_node::testing::{chat, fast};
+use evenkeel_sim_node::testing::{chat, fast, read};
+
+type Sender = http2::SendRequest<Full<Bytes>>;
 
 /// Tokens of a response that is longer than the client's window and shorter than the read-ahead.
 const TOKENS: usize = 500;
@@ -73,6 +78,73 @@ fn a_stream_longer_than_the_read_ahead_is_reset_when_nobody_reads_it() {
     fleet.wait_status("reset", |status| tenant_status(status, "slow")["in_flight"] == 0);
     assert_eq!(fleet.post("quiet", CHAT, &chat(json!({}))).status, 200);
     fleet.wait_idle();
+}
+
+/// Sends a request over HTTP/2 with windows that stay closed; returns the response and its connection.
+async fn send_unread(
+    server: &ServerProcess,
+    path: &str,
+    target: &str,
+    body: &Value,
+) -> (Response<Incoming>, Sender) {
+    let mut client = http2::Builder::new(TokioExecutor::new());
+    client.initial_stream_window_size(0);
+    let socket = TcpStream::connect(server.address).await.unwrap();
+    let (mut client, connection) = client.handshake(TokioIo::new(socket)).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::post(format!("http://localhost{path}"))
+        .header("content-type", "application/json")
+        .header("accept", "application/x-ndjson")
+        .header("x-amz-target", target)
+        .body(Full::new(Bytes::from(body.to_string())))
+        .unwrap();
+    let response = timeout(TIMEOUT, client.send_request(request)).await.unwrap().unwrap();
+    assert_eq!(response.status(), 200);
+    (response, client)
+}
+
+#[test]
+fn a_streamed_query_that_nobody_reads_gives_up_its_connection() {
+    let dir = TestDir::new("slow-sql");
+    dir.write("evenkeel.toml", "[server]\nwrite_wait_secs = 0.5\n");
+    let server = ServerProcess::start(&dir, &[]);
+    let sql =
+        "with recursive c(n) as (select 1 union all select n + 1 from c) select n, hex(zeroblob(500)) from c";
+    let endless = json!({"sql": sql});
+    let running = || server.get("/healthz").json()["datasources"][0]["stats"]["runningSql"].clone();
+    let runtime = Runtime::new().unwrap();
+    let (response, client) = runtime.block_on(send_unread(&server, "/query", "", &endless));
+    assert_eq!(running(), 1, "the statement has begun");
+    let body = runtime.block_on(async { timeout(TIMEOUT, response.into_body().collect()).await.unwrap() });
+    assert!(body.is_err(), "the stream is reset");
+    drop(client);
+    let unread = server.send("POST", "/query", "accept: application/x-ndjson\r\n", &endless);
+    wait_until("the statements end", || running() == 0);
+    drop(unread);
+}
+
+#[test]
+fn a_message_that_a_slow_consumer_does_not_read_goes_to_the_next() {
+    let dir = TestDir::new("slow-sqs");
+    dir.write("evenkeel.toml", "[server]\nwrite_wait_secs = 0.5\n");
+    let server = ServerProcess::start(&dir, &[]);
+    assert_eq!(read(server.send("PUT", "/api/queues/jobs", "", &json!({}))).status, 201);
+    // More than HTTP/2 takes into its own buffers, which count as sent.
+    let body = "x".repeat(200_000);
+    assert_eq!(server.post("/api/queues/jobs/messages", &json!({"body": body})).status, 201);
+    let request = json!({"QueueUrl": "jobs", "VisibilityTimeout": 43_200});
+    let runtime = Runtime::new().unwrap();
+    let unread = runtime.block_on(send_unread(&server, "/", "AmazonSQS.ReceiveMessage", &request));
+    let received = server.post("/api/queues/jobs/receive", &json!({"wait_ms": 20_000})).json();
+    assert_eq!(received["messages"][0]["body"], body.as_str());
+    drop(unread);
+}
+
+fn wait_until(expected: &str, is_reached: impl Fn() -> bool) {
+    let started = std::time::Instant::now();
+    while !is_reached() {
+        assert!(started.elapsed() < TIMEOUT, "not in time: {expected}");
+    }
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! The audit log: every route and operation that changes something leaves a record, refused or not.
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 
+use evenkeel_server::api_key::KeyHash;
 use serde_json::{Value, json};
 
 use super::{Caller, Gateway, routes};
 use crate::bodies::wait_metric;
+use crate::fleet::tenant;
 use crate::server_process::ServerProcess;
 use crate::test_dir::TestDir;
 use evenkeel_sim_node::testing::read;
@@ -138,6 +141,80 @@ fn a_change_is_made_although_its_record_cannot_be_written() {
     assert_eq!(server.post("/api/tenants", &json!({"name": "acme"})).status, 201);
     server.wait_log("could not write an audit record");
     wait_metric(&server, "evenkeel_audit_errors_total", |errors| errors >= 1.0);
+}
+
+#[test]
+fn the_record_of_a_reload_names_the_tenants_and_nodes_that_changed() {
+    let dir = TestDir::new("audit-reload");
+    let node = |weight| format!("[[llm.nodes]]\nname = 'n'\nurl = 'http://127.0.0.1:9'\nweight = {weight}\n");
+    dir.write(
+        "evenkeel.toml",
+        &(node(1) + &tenant("kept", "") + &tenant("changed", "") + &tenant("gone", "")),
+    );
+    let server = ServerProcess::start(&dir, &[]);
+    let admin = KeyHash::of("ek-root");
+    let config = format!("[server]\nadmin_key_hashes = ['{admin}']\n{}", node(2));
+    dir.write(
+        "evenkeel.toml",
+        &(config + &tenant("kept", "") + &tenant("changed", "rpm = 1") + &tenant("new", "")),
+    );
+    server.signal("HUP");
+    server.wait_log("reloaded");
+    let record = &of_action(&dir, "reload")[0];
+    let changes =
+        ["tenants_added", "tenants_changed", "tenants_removed", "nodes_changed", "admin_keys_changed"]
+            .map(|field| &record["request"][field]);
+    let expected = [json!(["new"]), json!(["changed"]), json!(["gone"]), json!(["n"]), json!(true)];
+    assert_eq!(changes, expected.each_ref(), "{record}");
+}
+
+#[test]
+fn a_full_disk_leaves_no_partial_record() {
+    let dir = TestDir::new("audit-full");
+    dir.write("evenkeel.toml", "[telemetry]\nmetrics = 'public'\n");
+    std::fs::create_dir_all(dir.file("evenkeel-data")).unwrap();
+    std::fs::create_dir_all(dir.file("small")).unwrap();
+    dir.write("evenkeel-data/audit.log", "");
+    let serve = dir.command(&["serve", "--listen", "127.0.0.1:0"]);
+    // Only this process sees the small disk.
+    let mut command = Command::new("unshare");
+    let mount = "mount -t tmpfs -o size=8k tmpfs small && touch small/audit.log && \
+                 mount --bind small/audit.log evenkeel-data/audit.log && exec \"$0\" \"$@\"";
+    command.args(["--mount", "sh", "-c", mount]);
+    command.arg(serve.get_program()).args(serve.get_args()).current_dir(dir.file(""));
+    let server = ServerProcess::spawn(&mut command);
+    assert_eq!(server.post("/api/tenants", &json!({"name": "acme"})).status, 201);
+    let change = |rpm: u32| assert_eq!(server.patch("/api/tenants/acme", &json!({"rpm": rpm})).status, 200);
+    (1..100).for_each(change);
+    wait_metric(&server, "evenkeel_audit_errors_total", |errors| errors >= 2.0);
+    let enlarge =
+        ["-m", "-t", &server.pid().to_string(), "mount", "-o", "remount,size=64k"].map(str::to_owned);
+    let enlarged = Command::new("nsenter").args(enlarge).arg(dir.file("small")).status();
+    assert!(enlarged.unwrap().success());
+    change(1_000);
+    let path = format!("/proc/{}/root{}", server.pid(), dir.file("small/audit.log").display());
+    let text = std::fs::read_to_string(path).unwrap();
+    let records: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    assert_eq!(records.last().unwrap()["request"]["rpm"], 1_000, "{text}");
+}
+
+#[test]
+fn a_long_path_is_cut_and_a_key_in_a_path_is_replaced() {
+    let dir = TestDir::new("audit-long");
+    let server = ServerProcess::start(&dir, &[]);
+    let path = format!("/api/tenants/{}", "x".repeat(60_000));
+    let refused = read(server.send("DELETE", &path, "x-api-key: ek-wrong\r\n", &Value::Null));
+    assert_eq!(refused.status, 403, "{refused:?}");
+    assert!(dir.read("evenkeel-data/audit.log").len() < 2_000);
+    assert!(records(&dir)[0]["action"].as_str().unwrap().ends_with('…'));
+    // Somebody may pass a key where its name is expected.
+    let key =
+        server.post("/api/tenants", &json!({"name": "acme"})).json()["key"].as_str().unwrap().to_owned();
+    dir.run(&["tenant", "key", "remove", "acme", &key]).failed();
+    assert!(!dir.read("evenkeel-data/audit.log").contains(&key));
 }
 
 #[test]
