@@ -7,6 +7,8 @@ use http::{HeaderMap, HeaderName};
 
 /// Response header with the time that the request was queued.
 pub(crate) const QUEUE_WAIT_MS: HeaderName = HeaderName::from_static("x-queue-wait-ms");
+/// Response header with the model that served the request, if the request names another one.
+pub(crate) const MODEL: HeaderName = HeaderName::from_static("x-evenkeel-model");
 /// Prefix of the request headers that are for the gateway and not for nodes.
 const OWN_PREFIX: &str = "x-evenkeel-";
 pub(crate) const REQUEST_ID: &str = "x-request-id";

@@ -39,7 +39,7 @@ mod request_log;
 mod secret;
 pub mod trace;
 
-pub use event::{Event, HandoverFailure, NodeEvent, RejectReason, Step};
+pub use event::{Event, FallbackReason, HandoverFailure, NodeEvent, RejectReason, Step};
 pub use explain::{ExplainNames, ExplainedRequest, ExplainedStep, REQUESTS_EXPLAINED_MAX};
 pub use family::{Family, Label, Metric, MetricDesc, OTHER, VALUE_LEN_MAX};
 pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramSnapshot};

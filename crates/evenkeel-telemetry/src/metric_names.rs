@@ -86,6 +86,8 @@ metrics! {
         "time from sending a request to the first byte of its response, by pool and node";
     FAILED_OVER_TOTAL = "evenkeel_failed_over_total":
         "failed attempts that were retried on another node, by pool and failure";
+    FALLBACKS_TOTAL = "evenkeel_fallbacks_total":
+        "requests submitted again for another model, by pool and reason (no_node, failed or capacity)";
     FINISHED_TOTAL = "evenkeel_finished_total": "requests that ended after getting a slot, by pool, tenant and outcome";
     COST_UNITS_TOTAL = "evenkeel_cost_units_total": "cost of finished requests, by pool and tenant";
     CLASS_WAITING = "evenkeel_class_waiting": "waiting requests of the LLM API, by class";

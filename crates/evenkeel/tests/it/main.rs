@@ -28,6 +28,7 @@ mod full_disk;
 mod link;
 mod link_local;
 mod message_ids;
+mod model_names;
 mod node_choice;
 mod nodes;
 mod observability;
