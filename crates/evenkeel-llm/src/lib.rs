@@ -18,6 +18,7 @@ mod node_response;
 mod options;
 mod proxy;
 pub mod request;
+mod request_metrics;
 mod response_body;
 mod response_check;
 pub mod sse;

@@ -101,9 +101,7 @@ impl ModelChain {
         let Some(next) = llm.scheduler.inspect(|pipeline| self.usable_from(from, pipeline)) else {
             return false;
         };
-        if reason == FallbackReason::Failed
-            && !llm.scheduler.update(OptimizedLoadManager::spend_retry)
-        {
+        if reason == FallbackReason::Failed && !llm.scheduler.update(OptimizedLoadManager::spend_retry) {
             return false;
         }
         self.current = next;
@@ -131,7 +129,9 @@ fn fallback_reason(rejection: &Rejection) -> Option<FallbackReason> {
         Rejection::QueueFull { .. } | Rejection::Evicted { .. } | Rejection::WouldMissDeadline { .. } => {
             Some(FallbackReason::Capacity)
         }
-        Rejection::Failed { no_retry: NoRetryReason::BudgetSpent | NoRetryReason::DeadlinePassed, .. } => None,
+        Rejection::Failed {
+            no_retry: NoRetryReason::BudgetSpent | NoRetryReason::DeadlinePassed, ..
+        } => None,
         Rejection::Failed { failure: AttemptFailure::Busy { .. }, .. } => Some(FallbackReason::Capacity),
         Rejection::Failed { .. } => Some(FallbackReason::Failed),
         // Its time is used up.

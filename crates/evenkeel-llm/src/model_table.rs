@@ -101,9 +101,8 @@ impl ModelRoute {
     ///
     /// A tenant may use a model if its `models` list the model or the alias by which it is named.
     pub(crate) fn allowed(&self, name: &str, tenant: &Tenant) -> Vec<&RouteModel> {
-        let may_use = |name: &str, model: &str| {
-            tenant.check_model(name).is_ok() || tenant.check_model(model).is_ok()
-        };
+        let may_use =
+            |name: &str, model: &str| tenant.check_model(name).is_ok() || tenant.check_model(model).is_ok();
         match self.models.split_first() {
             Some((first, fallbacks)) if may_use(name, &first.model) => {
                 let allowed = fallbacks.iter().filter(|other| may_use(&other.name, &other.model));

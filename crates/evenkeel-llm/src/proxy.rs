@@ -186,6 +186,7 @@ impl ProxyRequest {
         outgoing: &OutgoingRequest,
     ) -> Result<Response, Unserved> {
         let AcceptedRequest { tenant, request, deadline, read_ahead, .. } = accepted;
+        self.trace.model_chosen(&self.llm, self.endpoint, request, models.model());
         let mut reservation =
             TokenReservation::reserve(&self.llm, tenant, models.model().id, request, self.name())?;
         let waited_before = self.waited;

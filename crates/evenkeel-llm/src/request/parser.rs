@@ -8,7 +8,8 @@ use evenkeel_server::api_error::ApiError;
 use super::affinity::{Affinity, Rank};
 use super::token_estimate::{ContentKind, TokenEstimate};
 use super::{
-    Endpoint, IncludeUsage, LlmRequest, MODEL_BYTES_MAX, ModelFormat, ModelPlace, ParseError, ResponseMode, Splice,
+    Endpoint, IncludeUsage, LlmRequest, MODEL_BYTES_MAX, ModelFormat, ModelPlace, ParseError, ResponseMode,
+    Splice,
 };
 use crate::json::{Cursor, Kind, Text};
 

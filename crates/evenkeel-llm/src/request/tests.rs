@@ -81,7 +81,11 @@ fn include_usage_is_added_to_streams_that_lack_it() {
         let request = LlmRequest::parse(Endpoint::Completions, &body).unwrap();
         let expected = if forwarded.is_empty() { given } else { forwarded };
         let expected: Value = serde_json::from_str(&with_model(expected)).unwrap();
-        assert_eq!(serde_json::from_slice::<Value>(&request.forwarded(&body, None)).unwrap(), expected, "{given}");
+        assert_eq!(
+            serde_json::from_slice::<Value>(&request.forwarded(&body, None)).unwrap(),
+            expected,
+            "{given}"
+        );
     }
 }
 

@@ -73,7 +73,8 @@ fn check_served(
     if options.alias_of.is_some()
         && let Some(node) = listing(&options.name)
     {
-        let message = format!("model {:?}: an alias would hide this model of node {:?}", options.name, node.name);
+        let message =
+            format!("model {:?}: an alias would hide this model of node {:?}", options.name, node.name);
         section.error(&entry.line, message);
     }
     // The models of the other nodes are not known yet.
@@ -83,9 +84,8 @@ fn check_served(
     let own = options.alias_of.as_ref().map_or((&options.name, &entry.line), |name| (name, &entry.alias_of));
     let fallbacks = options.fallbacks.iter().map(|name| (name, &entry.fallbacks));
     for (name, origin) in [own].into_iter().chain(fallbacks) {
-        let is_alias = || entries.iter().any(|other| {
-            other.options.name == *name && other.options.alias_of.is_some()
-        });
+        let is_alias =
+            || entries.iter().any(|other| other.options.name == *name && other.options.alias_of.is_some());
         if !name.is_empty() && listing(name).is_none() && !is_alias() {
             section.error(origin, format!("model {:?}: no node lists the model {name:?}", options.name));
         }
@@ -129,12 +129,24 @@ mod tests {
             ("name = 'gpt'\nalias_of = 'lama'", "e.toml:7: model \"gpt\": no node lists the model \"lama\""),
             ("name = 'gpt'\nalias_of = 'gpt'", "e.toml:7: model \"gpt\": its aliases form a cycle"),
             ("name = 'llama'\nfallbacks = ['x']", "e.toml:7: model \"llama\": no node lists the model \"x\""),
-            ("name = 'lama'\nfallbacks = ['llama']", "e.toml:5: model \"lama\": no node lists the model \"lama\""),
-            ("name = 'llama'\nalias_of = 'qwen'", "e.toml:5: model \"llama\": an alias would hide this model of node \"one\""),
-            ("name = 'llama'\nfallbacks = ['llama']", "e.toml:7: model \"llama\": its fallbacks lead to \"llama\""),
+            (
+                "name = 'lama'\nfallbacks = ['llama']",
+                "e.toml:5: model \"lama\": no node lists the model \"lama\"",
+            ),
+            (
+                "name = 'llama'\nalias_of = 'qwen'",
+                "e.toml:5: model \"llama\": an alias would hide this model of node \"one\"",
+            ),
+            (
+                "name = 'llama'\nfallbacks = ['llama']",
+                "e.toml:7: model \"llama\": its fallbacks lead to \"llama\"",
+            ),
             ("name = 'llama'", "e.toml:5: model \"llama\": it needs alias_of or fallbacks"),
             ("alias_of = 'llama'", "e.toml:5: a model needs a name"),
-            ("name = 'gpt'\nalias = 'llama'", "unknown key \"alias\" in [llm.models]; did you mean \"alias_of\"?"),
+            (
+                "name = 'gpt'\nalias = 'llama'",
+                "unknown key \"alias\" in [llm.models]; did you mean \"alias_of\"?",
+            ),
             ("name = 'gpt'\nalias_of = 'llama'\nfallback_on = 'error'", "e.toml:8: fallback_on must be"),
         ] {
             let found = text(entry);

@@ -13,6 +13,7 @@ mod cli;
 mod clients;
 mod cluster;
 mod corpus;
+mod cors;
 mod crash;
 mod descriptors;
 mod dispatch;

@@ -36,7 +36,11 @@ fn a_slash_in_a_name_may_be_percent_encoded_or_not() {
     }
     for name in ["org%2Fother", "org%252Fname", "org%2", "org%ffname", ""] {
         let reply = get(name);
-        assert_eq!((reply.status, &reply.json()["error"]["code"]), (404, &json!("model_not_found")), "{name}");
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["code"]),
+            (404, &json!("model_not_found")),
+            "{name}"
+        );
     }
 }
 
@@ -48,7 +52,11 @@ fn a_model_whose_node_fails_is_served_by_the_first_fallback_that_the_tenant_may_
     assert_eq!(served_by(&fleet.post("acme", CHAT, &chat(json!({"model": "first"})))), "second");
     assert_eq!(served_by(&fleet.post("third", CHAT, &chat(json!({"model": "gpt"})))), "third");
     let refused = fleet.post("narrow", CHAT, &chat(json!({"model": "gpt"})));
-    assert_eq!((refused.status, &refused.json()["error"]["code"]), (502, &json!("bad_upstream")), "{refused:?}");
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["code"]),
+        (502, &json!("bad_upstream")),
+        "{refused:?}"
+    );
     set_fault(&fleet.sims[0], "500-burst");
     let streamed = fleet.post("acme", CHAT, &chat(json!({"model": "gpt", "stream": true})));
     assert_eq!(header(&streamed, "x-evenkeel-model").as_deref(), Some("second"), "{streamed:?}");

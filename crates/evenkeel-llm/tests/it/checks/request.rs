@@ -67,7 +67,13 @@ fn check_forwarded(endpoint: Endpoint, request: &LlmRequest, body: &Bytes) {
     assert_eq!(again.forwarded(&forwarded, None), forwarded);
     assert_eq!(
         (&again.model, again.mode, again.input_tokens, again.output_tokens_max, again.affinity("m")),
-        (&request.model, request.mode, request.input_tokens, request.output_tokens_max, request.affinity("m"))
+        (
+            &request.model,
+            request.mode,
+            request.input_tokens,
+            request.output_tokens_max,
+            request.affinity("m")
+        )
     );
     // `serde_json` rejects numbers beyond f64 and lone surrogates.
     let (Ok(mut expected), Ok(sent)) =
