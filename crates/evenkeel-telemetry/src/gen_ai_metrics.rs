@@ -189,7 +189,7 @@ impl GenAiMetrics {
             operation,
             request_model: request_model.to_owned(),
             response_model: response_model.to_owned(),
-            // A missing `error.type` means success.
+            // To Prometheus, an empty label is a missing one, and without `error.type` the request succeeded.
             succeeded: self.duration.with([name, provider, request_model, response_model, ""]),
             failed: self.duration.clone(),
             first_token: self.first_token.with(labels),

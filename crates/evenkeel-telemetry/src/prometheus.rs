@@ -74,14 +74,12 @@ fn kind(family: &AnyFamily) -> MetricKind {
     }
 }
 
-/// Returns the name of a series with its labels; to Prometheus, an empty label is a missing one.
 fn series_name<'a>(
     name: &'a str,
     labels: &'a [Label],
     values: &'a [String],
 ) -> SeriesName<'a, impl Iterator<Item = (&'a str, &'a str)> + Clone> {
     let labels = labels.iter().zip(values).map(|(label, value)| (label.name, value.as_str()));
-    let labels = labels.filter(|(_, value)| !value.is_empty());
     SeriesName { name, labels }
 }
 

@@ -12,7 +12,8 @@ use crate::test_dir::TestDir;
 #[test]
 fn openai_python_uses_names_with_a_slash_and_aliases() {
     let fleet = slash_fleet("models-python");
-    external_client::run(python("models_client.py").arg(format!("http://{}/v1", fleet.address)));
+    let base = format!("http://{}/v1", fleet.address);
+    external_client::run(python("models_client.py").arg(base).env("OPENAI_API_KEY", "ek-acme"));
     fleet.wait_idle();
 }
 
@@ -46,7 +47,7 @@ fn a_slash_in_a_name_may_be_percent_encoded_or_not() {
 
 #[test]
 fn a_model_whose_node_fails_is_served_by_the_first_fallback_that_the_tenant_may_use() {
-    let fleet = fallback_fleet("fallback-outage", "", fast());
+    let fleet = fallback_fleet("fallback-outage", "[llm.retry]\nretries_min = 100\n", fast());
     set_fault(&fleet.sims[0], "reset");
     assert_eq!(served_by(&fleet.post("acme", CHAT, &chat(json!({"model": "gpt"})))), "second");
     assert_eq!(served_by(&fleet.post("acme", CHAT, &chat(json!({"model": "first"})))), "second");
@@ -63,6 +64,17 @@ fn a_model_whose_node_fails_is_served_by_the_first_fallback_that_the_tenant_may_
     fleet.wait_idle();
     let metrics = fleet.get("/metrics").body;
     assert!(metrics.contains("evenkeel_fallbacks_total{pool=\"llm\",reason=\"failed\"} "), "{metrics}");
+}
+
+#[test]
+fn a_fallback_after_a_failed_attempt_spends_a_retry() {
+    let config = "[llm.retry]\nbudget = 0.0\nretries_min = 1\n";
+    let fleet = fallback_fleet("fallback-budget", config, fast());
+    set_fault(&fleet.sims[0], "reset");
+    assert_eq!(served_by(&fleet.post("acme", CHAT, &chat(json!({"model": "gpt"})))), "second");
+    let failed = fleet.post("acme", CHAT, &chat(json!({"model": "gpt"})));
+    assert_eq!((failed.status, &failed.json()["error"]["code"]), (502, &json!("bad_upstream")), "{failed:?}");
+    fleet.wait_idle();
 }
 
 #[test]

@@ -57,9 +57,9 @@ fn model_requests_are_measured_by_opentelemetrys_conventions() {
     let usage = "gen_ai_client_token_usage";
     let output = ",gen_ai_token_type=\"output\"";
     for line in [
-        format!("{duration}_count{} 2", labels("chat", "gpt", "")),
+        format!("{duration}_count{} 2", labels("chat", "gpt", ",error_type=\"\"")),
         format!("{duration}_count{} 1", labels("chat", "sim", ",error_type=\"400\"")),
-        format!("{duration}_count{} 1", labels("embeddings", "sim", "")),
+        format!("{duration}_count{} 1", labels("embeddings", "sim", ",error_type=\"\"")),
         // Only streams have a first token.
         format!("{first_token}_count{} 1", labels("chat", "gpt", "")),
         format!("{output_token}_count{} 1", labels("chat", "gpt", "")),
