@@ -121,7 +121,7 @@ fn a_full_queue_falls_back_only_if_configured() {
 }
 
 #[test]
-fn a_request_that_falls_back_is_charged_by_the_model_that_served_it_and_explained() {
+fn a_request_that_falls_back_is_explained_and_a_reload_changes_the_aliases() {
     let dir = TestDir::new("fallback-explain");
     let nodes = [SimOptions { models: vec!["first".to_owned()], ..fast() }, second()].map(TestNode::start);
     let config = nodes.iter().zip(["first", "second"]).map(|(node, model)| {
