@@ -90,11 +90,11 @@ pub struct GenAiMetrics {
     output_token: Family<Histogram, 4>,
     tokens: Family<CountHistogram, 5>,
     /// Series in use, so that a request finds its own without building their labels.
-    series: RwLock<HashMap<(ModelId, GenAiOperation), Vec<Arc<GenAiSeries>>>>,
+    series: RwLock<HashMap<ModelId, Vec<Arc<GenAiSeries>>>>,
 }
 
 /// Kind of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GenAiOperation {
     /// Value of `gen_ai.operation.name`.
     pub name: &'static str,
@@ -159,14 +159,15 @@ impl GenAiMetrics {
         request_model: &str,
         response_model: &str,
     ) -> Arc<GenAiSeries> {
-        let is_same = |series: &&Arc<GenAiSeries>| series.request_model == request_model;
-        let known =
-            self.series.read().get(&(model, operation)).and_then(|list| list.iter().find(is_same).cloned());
+        let is_same = |series: &&Arc<GenAiSeries>| {
+            series.operation == operation && series.request_model == request_model
+        };
+        let known = self.series.read().get(&model).and_then(|list| list.iter().find(is_same).cloned());
         if let Some(known) = known {
             return known;
         }
         let mut table = self.series.write();
-        let list = table.entry((model, operation)).or_default();
+        let list = table.entry(model).or_default();
         // Another request may have added it in the meantime.
         if let Some(known) = list.iter().find(is_same) {
             return known.clone();

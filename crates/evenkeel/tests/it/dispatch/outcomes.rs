@@ -6,7 +6,7 @@ use evenkeel_sim_node::SimOptions;
 use serde_json::json;
 
 use super::{DispatchTest, job, wait_for};
-use evenkeel_sim_node::testing::{chat, fast, read, stuck};
+use evenkeel_sim_node::testing::{fast, read, stuck};
 
 #[test]
 fn a_job_runs_and_its_response_is_stored() {
@@ -35,7 +35,7 @@ fn a_job_under_an_alias_is_run_by_its_model() {
          [[llm.nodes]]\nname = 'down'\nurl = 'http://{closed}'\nmodels = ['gone']\n"
     );
     let test = DispatchTest::start("dispatch-alias", fast(), &config, &json!({}));
-    let result = test.wait_result(&test.send_one(&chat(json!({"model": "gpt"}))));
+    let result = test.wait_result(&test.send_one(&super::chat(json!({"model": "gpt"}))));
     assert_eq!((&result["state"], &result["body"]["model"]), (&json!("done"), &json!("sim")), "{result:#}");
 }
 
