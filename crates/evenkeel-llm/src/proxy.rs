@@ -178,7 +178,7 @@ impl ProxyRequest {
         models.ok_or_else(|| self.unknown_model(&request.model))
     }
 
-    /// Has a request served by the current model: queues it, then sends it to nodes until one of them responds.
+    /// Serves a request by the current model: queues it, then sends it to nodes until one of them responds.
     async fn serve_by(
         &mut self,
         models: &ModelChain,
