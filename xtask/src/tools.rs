@@ -61,6 +61,8 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool::DebianPackage { program: "curl", package: "curl" },
     NGINX,
     IPROUTE2,
+    // The browser without its windows: a third of the size.
+    Tool::DebianPackage { program: "chromium-headless-shell", package: "chromium-headless-shell" },
 ];
 
 /// The proxy in front of a gateway in tests, and a contender of benchmarks.

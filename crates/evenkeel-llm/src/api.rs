@@ -22,10 +22,11 @@ use evenkeel_telemetry::{
     PathGauges, RouterGauges,
 };
 use http::Method;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::error_format;
 use crate::forwarding::PassOptions;
+use crate::model_table::ModelTable;
 use crate::models;
 use crate::monitor::{MonitorStartError, Monitors};
 use crate::node_registry::{ChangedNode, Monitoring, NodeError, NodeRegistry};
@@ -51,6 +52,7 @@ pub struct LlmApi {
     /// Longest time a request is queued unless its client sets a shorter one.
     pub(crate) wait_max: Duration,
     pub(crate) tenants: ScheduledTenants,
+    models: RwLock<Arc<ModelTable>>,
     pub(crate) pass: PassOptions,
     pub(crate) cached_cost: CachedCost,
     draining: AtomicBool,
@@ -82,6 +84,7 @@ impl LlmApi {
             first_byte_max: options.first_byte_max,
             wait_max,
             tenants: ScheduledTenants::default(),
+            models: RwLock::new(Arc::new(options.models)),
             pass: options.pass,
             cached_cost: options.cached_cost,
             draining: AtomicBool::new(false),
@@ -129,6 +132,15 @@ impl LlmApi {
             self.forecast.lock().forget_tenant(removed);
         }
         Ok(())
+    }
+
+    /// Replaces the aliases and fallbacks of models, for requests from now on.
+    pub fn set_models(&self, models: ModelTable) {
+        *self.models.write() = Arc::new(models);
+    }
+
+    pub(crate) fn model_table(&self) -> Arc<ModelTable> {
+        self.models.read().clone()
     }
 
     /// Adds a node, which can receive requests at once.

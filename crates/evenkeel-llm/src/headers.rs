@@ -7,6 +7,10 @@ use http::{HeaderMap, HeaderName};
 
 /// Response header with the time that the request was queued.
 pub(crate) const QUEUE_WAIT_MS: HeaderName = HeaderName::from_static("x-queue-wait-ms");
+/// Response header with the model that served the request, if the request names another one.
+pub(crate) const MODEL: HeaderName = HeaderName::from_static("x-evenkeel-model");
+/// Prefix of the response headers of CORS (cross-origin resource sharing).
+const CORS_PREFIX: &str = "access-control-";
 /// Prefix of the request headers that are for the gateway and not for nodes.
 const OWN_PREFIX: &str = "x-evenkeel-";
 pub(crate) const REQUEST_ID: &str = "x-request-id";
@@ -49,7 +53,10 @@ pub(crate) fn is_for_nodes(name: &HeaderName) -> bool {
 /// Returns the headers of a node's response that are passed to the client.
 pub(crate) fn for_client(mut headers: HeaderMap) -> HeaderMap {
     remove_connection_headers(&mut headers);
-    let is_dropped = |name: &&HeaderName| is_hop_by_hop(name) || name.as_str() == "set-cookie";
+    // The gateway decides which web pages may read its responses.
+    let is_dropped = |name: &&HeaderName| {
+        is_hop_by_hop(name) || name.as_str() == "set-cookie" || name.as_str().starts_with(CORS_PREFIX)
+    };
     while let Some(name) = headers.keys().find(is_dropped).cloned() {
         headers.remove(name);
     }
@@ -108,11 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn cookies_and_hop_by_hop_headers_are_not_passed_to_clients() {
+    fn cookies_cors_and_hop_by_hop_headers_are_not_passed_to_clients() {
         let given = headers(&[
             ("connection", "keep-alive, x-engine-hop"),
             ("x-engine-hop", "1"),
             ("set-cookie", "a=b"),
+            ("access-control-allow-origin", "*"),
             ("transfer-encoding", "chunked"),
             ("openai-processing-ms", "7"),
         ]);

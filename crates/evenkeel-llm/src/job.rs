@@ -115,8 +115,8 @@ impl LlmApi {
         let permit = None;
         let read_ahead = None;
         let flow = FlowHeaders::default();
-        let accepted = AcceptedRequest { tenant, request, head, body, permit, read_ahead, deadline, flow };
-        let result = context.serve(accepted).await;
+        let accepted = AcceptedRequest { tenant, request, body, permit, read_ahead, deadline, flow };
+        let result = context.serve(head, accepted).await;
         let response = result.inspect_err(|error| {
             context.trace.rejected(error, context.waited);
             // The job will be retried and was not sent to a node.

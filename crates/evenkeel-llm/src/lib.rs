@@ -9,6 +9,8 @@ mod forwarding;
 mod headers;
 mod job;
 mod json;
+mod model_chain;
+mod model_table;
 mod models;
 mod monitor;
 mod node_registry;
@@ -16,6 +18,7 @@ mod node_response;
 mod options;
 mod proxy;
 pub mod request;
+mod request_metrics;
 mod response_body;
 mod response_check;
 pub mod sse;
@@ -29,6 +32,9 @@ pub use api::{LlmApi, LlmError};
 pub use forwarding::PassOptions;
 pub use headers::retry_after;
 pub use job::{Job, JobResponse, JobTarget, RESPONSE_BYTES_MAX};
+pub use model_table::{
+    FALLBACKS_MAX, FallbackOn, MODEL_ENTRIES_MAX, ModelError, ModelErrorKind, ModelOptions, ModelTable,
+};
 pub use monitor::{
     Engine, Finding, HealthCheckResult, MonitorStartError, MonitorTarget, Monitors, Report, read_metrics,
     read_slots,

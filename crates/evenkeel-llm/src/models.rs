@@ -1,7 +1,10 @@
-//! `GET /v1/models`: the models that a tenant may use.
+//! `GET /v1/models`: the models and aliases that a tenant may use.
+
+use std::sync::Arc;
 
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{self, Response};
+use evenkeel_server::percent;
 use evenkeel_server::route::ServerRequest;
 use evenkeel_server::tenant::{Caller, Tenant};
 use http::StatusCode;
@@ -12,29 +15,45 @@ use crate::error_format::with_zero_wait;
 
 /// Lists the models that any node serves and the tenant may use.
 pub(crate) fn list(llm: &LlmApi, call: &ServerRequest) -> Result<Response, ApiError> {
-    let tenant = tenant(call)?;
-    let models = llm.nodes.models();
-    let allowed = models.iter().filter(|name| tenant.check_model(name).is_ok());
+    let allowed = allowed(llm, tenant(call)?);
     if is_anthropic_client(call) {
-        let listed: Vec<_> = allowed.map(|name| anthropic_model(name)).collect();
+        let listed: Vec<_> = allowed.iter().map(|name| anthropic_model(name)).collect();
         let ends = [listed.first(), listed.last()].map(|model| model.map(|model| model["id"].clone()));
         let [first_id, last_id] = ends;
         let list = json!({"data": listed, "has_more": false, "first_id": first_id, "last_id": last_id});
         return Ok(json_response_with_zero_wait(&list));
     }
-    let listed: Vec<_> = allowed.map(|name| model(name)).collect();
+    let listed: Vec<_> = allowed.iter().map(|name| model(name)).collect();
     Ok(json_response_with_zero_wait(&json!({"object": "list", "data": listed})))
 }
 
-/// Describes one model; its name may contain slashes.
+/// Describes one model. Its name may contain slashes, which some clients percent-encode and others do not.
 pub(crate) fn one(llm: &LlmApi, call: &ServerRequest) -> Result<Response, ApiError> {
-    let name = call.request.uri().path().trim_start_matches("/v1/models/");
-    tenant(call)?.check_model(name)?;
-    if llm.nodes.models().iter().any(|served| **served == *name) {
-        let model = if is_anthropic_client(call) { anthropic_model(name) } else { model(name) };
+    let path = call.request.uri().path();
+    let encoded = path.strip_prefix("/v1/models/").unwrap_or(path);
+    let Some(name) = percent::decode(encoded) else {
+        return Err(ApiError::NoModel { model: encoded.to_owned() });
+    };
+    let tenant = tenant(call)?;
+    if allowed(llm, tenant).iter().any(|allowed| **allowed == *name) {
+        let model = if is_anthropic_client(call) { anthropic_model(&name) } else { model(&name) };
         return Ok(json_response_with_zero_wait(&model));
     }
-    Err(ApiError::NoModel { model: name.to_owned() })
+    tenant.check_model(&name)?;
+    Err(ApiError::NoModel { model: name })
+}
+
+/// Lists the names of the models that nodes serve and of their aliases, those that the tenant may use, sorted.
+fn allowed(llm: &LlmApi, tenant: &Tenant) -> Vec<Arc<str>> {
+    let served = llm.nodes.models();
+    let table = llm.model_table();
+    let is_served = |model: &str| llm.nodes.model(model).and_then(|id| llm.nodes.model_name(id));
+    let is_served = |model: &str| is_served(model).is_some_and(|name| served.binary_search(&name).is_ok());
+    let mut allowed = table.names(tenant, is_served);
+    allowed.extend(served.iter().filter(|name| tenant.check_model(name).is_ok()).cloned());
+    allowed.sort_unstable();
+    allowed.dedup();
+    allowed
 }
 
 fn tenant(call: &ServerRequest) -> Result<&Tenant, ApiError> {

@@ -114,7 +114,7 @@ impl NodeResponse {
             if self.is_served {
                 reservation.finish(complete.usage, complete.text);
             }
-            reservation.trace.served();
+            reservation.trace.served(complete.usage);
             // A client error costs nothing.
             slot.complete_whole(reservation.cost());
             body::full(all)

@@ -7,6 +7,7 @@ use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
 
 use crate::forwarding::PassOptions;
+use crate::model_table::ModelTable;
 use crate::usage::CachedCost;
 
 #[derive(Clone, Debug, Default)]
@@ -21,6 +22,8 @@ pub struct LlmOptions {
     pub pass: PassOptions,
     /// Cost of a cached prompt token.
     pub cached_cost: CachedCost,
+    /// Aliases and fallbacks of models.
+    pub models: ModelTable,
     /// Nodes known at start.
     pub nodes: Vec<NodeOptions>,
 }

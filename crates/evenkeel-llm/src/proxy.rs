@@ -4,7 +4,8 @@
 //!
 //! Guarantees: a request is sent to another node only before the first byte of its response. A node that takes longer
 //! than `first_byte_max` (time to first byte) over a streamed response has failed. Dropping the handler cancels the
-//! request and releases its slot.
+//! request and releases its slot. If the model cannot serve the request, its fallbacks are tried in the same way
+//! (`model_chain.rs`).
 
 use core::mem;
 use core::time::Duration;
@@ -12,7 +13,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_pipeline::{Arrival, Priority, Rejection};
+use evenkeel_pipeline::{Arrival, ModelId, Priority, Rejection};
 use evenkeel_policy::score;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
@@ -32,7 +33,8 @@ use crate::deadline::ClientDeadlines;
 use crate::error::AttemptError;
 use crate::error_format::{self, ANTHROPIC_ID};
 use crate::forwarding::{exact_output_tokens, is_known_path};
-use crate::headers::{self, QUEUE_WAIT_MS, REQUEST_ID};
+use crate::headers::{self, MODEL, QUEUE_WAIT_MS, REQUEST_ID};
+use crate::model_chain::{ChainModel, ModelChain};
 use crate::node_registry::Node;
 use crate::node_response::NodeResponse;
 use crate::request::{Endpoint, IncludeUsage, LlmRequest, ResponseMode};
@@ -41,7 +43,7 @@ use crate::tenant_flow::FlowHeaders;
 use crate::token_reservation::TokenReservation;
 use crate::trace::{RequestTrace, TRACEPARENT};
 use evenkeel_scheduler::{SlotFuture, SlotGuard, WaitRejection};
-use evenkeel_telemetry::RequestName;
+use evenkeel_telemetry::{RequestName, Step};
 use evenkeel_upstream::HeaderFilter;
 
 /// Longest time a job is queued; it is then returned to its message queue, so that jobs for other models can run.
@@ -56,7 +58,7 @@ pub(crate) struct ProxyRequest {
     pub(crate) id: HeaderValue,
     pub(crate) priority: Priority,
     pub(crate) on_dispatch: Option<DispatchListener>,
-    /// Time spent queued, over all attempts.
+    /// Time spent queued, over all attempts and models.
     pub(crate) waited: Duration,
     pub(crate) trace: RequestTrace,
 }
@@ -68,7 +70,6 @@ pub(crate) type DispatchListener = Box<dyn Fn(&str, &str) + Send + Sync>;
 pub(crate) struct AcceptedRequest {
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) request: LlmRequest,
-    pub(crate) head: Parts,
     pub(crate) body: Bytes,
     /// Counts the body in the server's budget; `None` for jobs, which the queue counts.
     pub(crate) permit: Option<BodyPermit>,
@@ -93,7 +94,7 @@ pub(crate) async fn proxy(
     let mut request =
         ProxyRequest { llm, endpoint, id, priority, on_dispatch: None, waited: Duration::ZERO, trace };
     let result = match request.accept(call).await {
-        Ok(accepted) => request.serve(accepted).await,
+        Ok((head, accepted)) => request.serve(head, accepted).await,
         Err(error) => Err(error),
     };
     Ok(request.respond(result))
@@ -101,12 +102,12 @@ pub(crate) async fn proxy(
 
 impl ProxyRequest {
     /// Reads and parses the body of an authenticated request.
-    async fn accept(&self, mut call: ServerRequest) -> Result<AcceptedRequest, ApiError> {
+    async fn accept(&self, mut call: ServerRequest) -> Result<(Parts, AcceptedRequest), ApiError> {
         let Caller::Tenant(tenant) = call.caller.clone() else { return Err(ApiError::Internal) };
         if self.llm.is_draining() {
             return Err(ApiError::Draining);
         }
-        let extra_path = self.extra_path(call.request.uri().path())?;
+        self.check_route(call.request.uri().path())?;
         let deadline = ClientDeadlines::from_headers(call.request.headers(), Instant::now)?;
         let flow = FlowHeaders::read(call.request.headers())?;
         let ReceivedBody { bytes: body, permit } = call.read_body().await?;
@@ -122,36 +123,78 @@ impl ProxyRequest {
         if self.endpoint == Endpoint::Other {
             request.output_tokens_exact = exact_output_tokens(head.uri.path(), request.choices);
         }
-        if extra_path.is_some_and(|path| !self.llm.nodes.all_accept(&request.model, &path)) {
-            return Err(ApiError::NoRoute);
-        }
-        Ok(AcceptedRequest { tenant, request, head, body, permit, read_ahead, deadline, flow })
+        Ok((head, AcceptedRequest { tenant, request, body, permit, read_ahead, deadline, flow }))
     }
 
-    /// Returns the path if nodes accept it only with their consent; rejects one that no node accepts.
-    fn extra_path(&self, path: &str) -> Result<Option<String>, ApiError> {
-        if self.endpoint != Endpoint::Other {
-            return Ok(None);
+    /// Rejects a path that no node accepts.
+    fn check_route(&self, path: &str) -> Result<(), ApiError> {
+        if self.endpoint == Endpoint::Other {
+            check_path(path)?;
         }
-        check_path(path)?;
-        if is_known_path(path) {
-            return Ok(None);
-        }
-        if self.llm.nodes.any_accepts(path) { Ok(Some(path.to_owned())) } else { Err(ApiError::NoRoute) }
+        let is_accepted = self.extra_path(path).is_none_or(|path| self.llm.nodes.any_accepts(path));
+        if is_accepted { Ok(()) } else { Err(ApiError::NoRoute) }
     }
 
-    /// Serves an accepted request: admits and queues it, then sends it to nodes until one of them responds.
-    pub(crate) async fn serve(&mut self, accepted: AcceptedRequest) -> Result<Response, ApiError> {
+    /// Returns the path if nodes accept it only with their consent.
+    fn extra_path<'a>(&self, path: &'a str) -> Option<&'a str> {
+        Some(path).filter(|path| self.endpoint == Endpoint::Other && !is_known_path(path))
+    }
+
+    /// Serves an accepted request: by the model that it names, or else by a fallback of that.
+    pub(crate) async fn serve(
+        &mut self,
+        head: Parts,
+        mut accepted: AcceptedRequest,
+    ) -> Result<Response, ApiError> {
         // Held until the first byte of the response: until then the body may be sent to another node.
-        let AcceptedRequest { tenant, request, head, body, permit: _permit, read_ahead, deadline, flow } =
-            accepted;
-        let mut reservation = self.admit(&tenant, &request)?;
-        let outgoing = OutgoingRequest::new(head, body, &request, &self.llm);
-        let mut queued = self.enqueue(&tenant, flow, &request, &reservation, deadline);
+        let _permit = accepted.permit.take();
+        let mut models = self.admit(&accepted, head.uri.path())?;
+        let mut outgoing = OutgoingRequest::new(head, &self.llm);
         loop {
-            let slot = queued.await.map_err(|rejected| self.reject(&rejected, &request, &reservation))?;
-            self.waited = slot.waited();
-            let attempt = self.send_attempt(&slot, &outgoing, &request);
+            let model = models.model();
+            outgoing.set_body(&accepted, model, &self.llm);
+            match self.serve_by(&models, &accepted, &outgoing).await {
+                Ok(mut response) => {
+                    let name = model.renamed.as_ref().and_then(|name| HeaderValue::from_str(name).ok());
+                    response.headers_mut().extend(name.map(|name| (MODEL, name)));
+                    return Ok(response);
+                }
+                Err(Unserved::Error(error)) => return Err(error),
+                Err(Unserved::Rejected(rejection)) => {
+                    let id = model.id;
+                    if !models.fall_back(&self.llm, &rejection) {
+                        return Err(self.rejection_error(&rejection, &accepted.request, id));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Checks that the tenant may use the model and that a node serves it or a fallback.
+    fn admit(&mut self, accepted: &AcceptedRequest, path: &str) -> Result<ModelChain, ApiError> {
+        let AcceptedRequest { tenant, request, .. } = accepted;
+        self.trace.accepted(tenant, request);
+        let models = ModelChain::select(&self.llm, tenant, request, self.extra_path(path))?;
+        models.ok_or_else(|| self.unknown_model(&request.model))
+    }
+
+    /// Serves a request by the current model: queues it, then sends it to nodes until one of them responds.
+    async fn serve_by(
+        &mut self,
+        models: &ModelChain,
+        accepted: &AcceptedRequest,
+        outgoing: &OutgoingRequest,
+    ) -> Result<Response, Unserved> {
+        let AcceptedRequest { tenant, request, deadline, read_ahead, .. } = accepted;
+        self.trace.model_chosen(&self.llm, self.endpoint, request, models.model());
+        let mut reservation =
+            TokenReservation::reserve(&self.llm, tenant, models.model().id, request, self.name())?;
+        let waited_before = self.waited;
+        let mut queued = self.enqueue(accepted, models, &reservation);
+        loop {
+            let slot = queued.await.map_err(|rejected| self.reject(&rejected, waited_before))?;
+            self.waited = waited_before + slot.waited();
+            let attempt = self.send_attempt(&slot, outgoing, request);
             let result = match deadline.respond_by {
                 // A client's deadline does not count against the node: the slot is released as after a disconnect.
                 Some(at) => timeout_at(at, attempt).await.map_err(|_| ApiError::UpstreamTimeout)?,
@@ -160,53 +203,57 @@ impl ProxyRequest {
             match result {
                 Ok(response) => {
                     reservation.trace = mem::take(&mut self.trace);
-                    return Ok(response.into_response(slot, reservation, self.endpoint, read_ahead));
+                    return Ok(response.into_response(slot, reservation, self.endpoint, read_ahead.clone()));
                 }
                 Err(error) => {
                     self.trace.attempt_failed(&error);
                     let failover = slot.fail(error.failure(), reservation.input_cost());
-                    queued = failover.map_err(|rejected| self.reject(&rejected, &request, &reservation))?;
+                    queued = failover.map_err(|rejected| self.reject(&rejected, waited_before))?;
                 }
             }
         }
     }
 
-    /// Checks that the tenant may use the model and that a node serves it, and reserves the estimated tokens.
-    fn admit(&mut self, tenant: &Arc<Tenant>, request: &LlmRequest) -> Result<TokenReservation, ApiError> {
-        self.trace.accepted(tenant, request);
-        tenant.check_model(&request.model)?;
-        let model = self.llm.nodes.model(&request.model).ok_or_else(|| self.unknown_model(&request.model))?;
-        TokenReservation::reserve(&self.llm, tenant, model, request, self.name())
-    }
-
     /// Submits the request to the scheduler.
     fn enqueue(
         &self,
-        tenant: &Tenant,
-        flow: FlowHeaders,
-        request: &LlmRequest,
+        accepted: &AcceptedRequest,
+        models: &ModelChain,
         reservation: &TokenReservation,
-        deadline: ClientDeadlines,
     ) -> SlotFuture {
+        let AcceptedRequest { tenant, request, deadline, flow, .. } = accepted;
+        let ChainModel { id, renamed } = models.model();
         let arrival = Arrival {
             tenant: tenant.id,
-            model: reservation.model(),
+            model: *id,
             cost: reservation.estimated_cost(),
             upfront: match request.mode {
                 ResponseMode::Stream => reservation.input_cost(),
                 // The progress of a non-streamed response is unknown until it ends.
                 ResponseMode::NonStreaming => reservation.estimated_cost(),
             },
-            affinity: request.affinity,
+            affinity: request.affinity(renamed.as_deref().unwrap_or(&request.model)),
             deadline: match self.priority {
-                Priority::Interactive => deadline.queue_timeout(Instant::now, self.llm.wait_max),
+                Priority::Interactive => self.queue_timeout(deadline),
                 Priority::Background => Some(JOB_WAIT_MAX),
             },
             request: score::RequestKind::Infer,
             priority: self.priority,
             flow: flow.flow(tenant, request),
         };
-        self.llm.scheduler.submit(arrival, self.name())
+        let scheduler = &self.llm.scheduler;
+        let earlier = models.fallback().map(|reason| {
+            let fallback = scheduler.outside_id();
+            scheduler.record_outside(fallback, tenant.id, self.name(), Step::FellBack { to: *id, reason });
+            fallback
+        });
+        scheduler.submit(arrival, RequestName { earlier, ..self.name() })
+    }
+
+    /// Returns how long the request may be queued, or `None` for the default; earlier models have used a part of it.
+    fn queue_timeout(&self, deadline: &ClientDeadlines) -> Option<Duration> {
+        let left = self.llm.wait_max.saturating_sub(self.waited);
+        deadline.queue_timeout(Instant::now, left).or(Some(left).filter(|left| *left < self.llm.wait_max))
     }
 
     fn name(&self) -> RequestName<'_> {
@@ -301,21 +348,34 @@ impl ProxyRequest {
         if may_appear { ApiError::Unready } else { ApiError::NoModel { model: model.to_owned() } }
     }
 
+    /// Records how long a rejected request was queued.
+    fn reject(&mut self, rejected: &WaitRejection, waited_before: Duration) -> Unserved {
+        self.waited = waited_before + rejected.waited;
+        Unserved::Rejected(rejected.rejection)
+    }
+
     /// Returns the error for a request that the pipeline rejected.
-    fn reject(
-        &mut self,
-        rejected: &WaitRejection,
-        request: &LlmRequest,
-        reservation: &TokenReservation,
-    ) -> ApiError {
-        self.waited = rejected.waited;
+    fn rejection_error(&self, rejection: &Rejection, request: &LlmRequest, model: ModelId) -> ApiError {
         // Nodes have served this model before. They may be drained or removed only for a while, so the job is retried.
-        if self.priority == Priority::Background && matches!(rejected.rejection, Rejection::NoNode { .. }) {
+        if self.priority == Priority::Background && matches!(rejection, Rejection::NoNode { .. }) {
             return ApiError::Unready;
         }
-        let waiting = self.llm.scheduler.inspect(|pipeline| pipeline.waiting(reservation.model()));
+        let waiting = self.llm.scheduler.inspect(|pipeline| pipeline.waiting(model));
         let no_node = ApiError::NoModel { model: request.model.clone() };
-        rejection_error(&rejected.rejection, waiting, no_node)
+        rejection_error(rejection, waiting, no_node)
+    }
+}
+
+/// Reason why a model did not serve a request.
+enum Unserved {
+    /// The pipeline rejected it; another model may serve it.
+    Rejected(Rejection),
+    Error(ApiError),
+}
+
+impl From<ApiError> for Unserved {
+    fn from(error: ApiError) -> Self {
+        Self::Error(error)
     }
 }
 
@@ -332,24 +392,29 @@ fn check_path(path: &str) -> Result<(), ApiError> {
 /// The request that every attempt sends; [`HeaderFilter`] removes and adds headers per node.
 struct OutgoingRequest {
     request: Request<Bytes>,
-    /// The body for nodes that get it as received, if there are any and `request` has another.
-    as_received: Option<Bytes>,
+    /// The body for nodes that get no `include_usage`, if there are any and `request` has it.
+    without_usage: Option<Bytes>,
 }
 
 impl OutgoingRequest {
-    fn new(mut head: Parts, body: Bytes, request: &LlmRequest, llm: &LlmApi) -> Self {
+    fn new(mut head: Parts, llm: &LlmApi) -> Self {
         headers::remove_connection_headers(&mut head.headers);
         llm.pass.filter_headers(&mut head.headers);
         head.uri = llm.pass.filter_query(head.uri);
-        let needs_both = request.is_changed() && !llm.nodes.all_inject_stream_options();
-        Self {
-            request: Request::from_parts(head, request.forwarded(&body)),
-            as_received: needs_both.then_some(body),
-        }
+        Self { request: Request::from_parts(head, Bytes::new()), without_usage: None }
+    }
+
+    /// Sets the body for a model.
+    fn set_body(&mut self, accepted: &AcceptedRequest, model: &ChainModel, llm: &LlmApi) {
+        let AcceptedRequest { request, body, .. } = accepted;
+        let name = model.renamed.as_deref();
+        let needs_both = request.adds_usage() && !llm.nodes.all_inject_stream_options();
+        *self.request.body_mut() = request.forwarded(body, name);
+        self.without_usage = needs_both.then(|| request.forwarded_without_usage(body, name));
     }
 
     fn for_node(&self, node: &Node) -> Cow<'_, Request<Bytes>> {
-        match &self.as_received {
+        match &self.without_usage {
             Some(body) if !node.options.inject_stream_options => {
                 let mut request = self.request.clone();
                 *request.body_mut() = body.clone();

@@ -1,4 +1,4 @@
-//! Parsing of requests: one pass over the body, which is forwarded as received.
+//! Parsing of requests: one pass over the body, which is forwarded as received, apart from the splices listed here.
 //!
 //! Guarantees: a request is rejected if a field that the gateway acts on is repeated or spelled in another case,
 //! because the node's parser could read it differently.
@@ -10,13 +10,16 @@ mod multipart;
 mod parser;
 mod token_estimate;
 
+use core::cmp::Reverse;
 use core::ops::Range;
+use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
 use evenkeel_policy::class::{Class, SessionId};
 use evenkeel_server::api_error::ApiError;
 
 use crate::json::{JsonError, JsonErrorKind};
+use affinity::Affinity;
 pub(crate) use affinity::hash;
 use parser::RequestParser;
 pub(crate) use token_estimate::TOKEN_BYTES;
@@ -140,13 +143,29 @@ pub struct LlmRequest {
     pub output_tokens_exact: Option<u64>,
     /// Number of choices or images, over all prompts.
     pub choices: u64,
-    /// Hash shared by requests that should go to the same node.
-    pub affinity: Option<u64>,
     /// Session that the body names: a user or an agent, or else a conversation.
     pub session: Option<SessionId>,
     /// Class that the body's service tier stands for.
     pub class: Option<Class>,
+    model_place: ModelPlace,
+    /// `None` if the request belongs to no recognizable conversation.
+    conversation: Option<Affinity>,
     splice: Option<Splice>,
+}
+
+/// Place of the model's name in the body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ModelPlace {
+    range: Range<usize>,
+    format: ModelFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ModelFormat {
+    /// A JSON string, with its quotes.
+    Json,
+    /// The plain value of a form's field.
+    Form,
 }
 
 /// Replacement of a part of the forwarded body.
@@ -176,25 +195,56 @@ impl LlmRequest {
         })
     }
 
-    /// Reports whether [`forwarded`](Self::forwarded) changes the body.
-    pub fn is_changed(&self) -> bool {
+    /// Returns the hash shared by requests for a model that should go to the same node.
+    pub fn affinity(&self, model: &str) -> Option<u64> {
+        self.conversation.map(|conversation| conversation.hash(model))
+    }
+
+    /// Reports whether [`forwarded`](Self::forwarded) adds `include_usage`.
+    pub fn adds_usage(&self) -> bool {
         self.splice.is_some()
     }
 
-    /// Returns the body for the node: as received, or with `include_usage` added where the client did not set it.
+    /// Returns the body for a node: as received, or with another `model` and with `include_usage` where the client did not
+    /// set it.
     ///
     /// `body` must be the one that was parsed.
-    pub fn forwarded(&self, body: &Bytes) -> Bytes {
-        let Some(Splice { range, text }) = &self.splice else { return body.clone() };
-        let (Some(before), Some(after)) = (body.get(..range.start), body.get(range.end..)) else {
-            return body.clone();
-        };
-        let mut changed = BytesMut::with_capacity(before.len() + text.len() + after.len());
-        changed.extend_from_slice(before);
-        changed.extend_from_slice(text.as_bytes());
-        changed.extend_from_slice(after);
-        changed.freeze()
+    pub fn forwarded(&self, body: &Bytes, model: Option<&str>) -> Bytes {
+        self.edited(body, model, self.splice.as_ref())
     }
+
+    /// Returns the body for a node that gets no `include_usage`.
+    pub fn forwarded_without_usage(&self, body: &Bytes, model: Option<&str>) -> Bytes {
+        self.edited(body, model, None)
+    }
+
+    fn edited(&self, body: &Bytes, model: Option<&str>, usage: Option<&Splice>) -> Bytes {
+        let renamed = model.map(|name| (&self.model_place.range, self.model_text(name)));
+        let usage = usage.map(|Splice { range, text }| (range, Cow::Borrowed(*text)));
+        let mut edits: Vec<_> = renamed.into_iter().chain(usage).collect();
+        // From the end, so that an edit does not move the place of the next.
+        edits.sort_by_key(|(range, _)| Reverse(range.start));
+        edits.iter().fold(body.clone(), |body, (range, text)| splice(&body, range, text))
+    }
+
+    fn model_text<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        match self.model_place.format {
+            ModelFormat::Json => Cow::Owned(serde_json::Value::from(name).to_string()),
+            ModelFormat::Form => Cow::Borrowed(name),
+        }
+    }
+}
+
+/// Replaces a part of a body.
+fn splice(body: &Bytes, range: &Range<usize>, text: &str) -> Bytes {
+    let (Some(before), Some(after)) = (body.get(..range.start), body.get(range.end..)) else {
+        return body.clone();
+    };
+    let mut changed = BytesMut::with_capacity(before.len() + text.len() + after.len());
+    changed.extend_from_slice(before);
+    changed.extend_from_slice(text.as_bytes());
+    changed.extend_from_slice(after);
+    changed.freeze()
 }
 
 /// Failure to parse a body.

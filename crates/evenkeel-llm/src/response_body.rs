@@ -169,7 +169,7 @@ impl ProxyBody {
             reservation.finish(self.scanner.usage(), text);
         }
         match outcome {
-            Outcome::Good => reservation.trace.served(),
+            Outcome::Good => reservation.trace.served(self.scanner.usage()),
             Outcome::Bad => reservation.trace.failed_mid_stream(&AttemptError::ReportedError),
         }
         slot.complete(reservation.cost(), outcome);

@@ -66,10 +66,6 @@ impl TokenReservation {
         })
     }
 
-    pub(crate) fn model(&self) -> ModelId {
-        self.model
-    }
-
     /// Returns the cost of the estimated usage.
     pub(crate) fn estimated_cost(&self) -> Cost {
         self.estimate.cost(self.llm.cached_cost)

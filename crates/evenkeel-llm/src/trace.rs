@@ -1,27 +1,35 @@
-//! Trace of one request: a span from its arrival to its last byte, with a child span per attempt.
+//! Trace and metrics of one request: a span from its arrival to its last byte, with a child span per attempt.
 //!
-//! Guarantees: for a request that is not sampled, the trace is a null pointer and each event costs one comparison.
+//! Guarantees: for a request that is not sampled, the spans are a null pointer and each event costs one comparison.
 
+use core::mem;
 use std::sync::Arc;
 
 use evenkeel_policy::time::Duration;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::tenant::Tenant;
+use evenkeel_telemetry::GenAiOperation;
 use evenkeel_telemetry::trace::{Span, SpanKind, TraceParent, Tracer};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
+use crate::api::LlmApi;
 use crate::error::AttemptError;
+use crate::model_chain::ChainModel;
 use crate::node_registry::Node;
 use crate::request::{Endpoint, LlmRequest, ResponseMode};
+use crate::request_metrics::RequestMetrics;
 use crate::usage::Usage;
 use evenkeel_scheduler::SlotGuard;
 
 /// The header of the W3C trace context.
 pub(crate) const TRACEPARENT: &str = "traceparent";
 
-/// Trace of a request, if it is sampled. Dropping it ends its spans.
+/// Trace of a request, if it is sampled, and its metrics. Dropping it ends its spans and records the metrics.
 #[derive(Default)]
-pub(crate) struct RequestTrace(Option<Box<OpenSpans>>);
+pub(crate) struct RequestTrace {
+    spans: Option<Box<OpenSpans>>,
+    metrics: RequestMetrics,
+}
 
 struct OpenSpans {
     tracer: Arc<Tracer>,
@@ -30,6 +38,8 @@ struct OpenSpans {
     /// The current attempt.
     attempt: Option<Span>,
     attempts: u64,
+    /// Name of the model that is to serve the request; empty if it named no known model.
+    model: String,
     waited: Duration,
     outcome: &'static str,
 }
@@ -43,9 +53,9 @@ impl RequestTrace {
         headers: &HeaderMap,
         id: &HeaderValue,
     ) -> Self {
-        let Some(tracer) = tracer else { return Self(None) };
-        let parent = parent(headers);
-        let Some(context) = tracer.context(parent) else { return Self(None) };
+        let metrics = RequestMetrics::default();
+        let context = tracer.and_then(|tracer| Some((tracer, tracer.context(parent(headers))?)));
+        let Some((tracer, context)) = context else { return Self { spans: None, metrics } };
         let route = endpoint.route();
         let mut request = Span::begin(context, SpanKind::Server, format!("POST {route}"));
         request.set("http.request.method", "POST");
@@ -53,15 +63,17 @@ impl RequestTrace {
         request.set("url.path", path.to_owned());
         request.set("gen_ai.operation.name", endpoint.operation());
         request.set("evenkeel.request_id", id.to_str().unwrap_or_default().to_owned());
-        Self(Some(Box::new(OpenSpans {
+        let spans = Some(Box::new(OpenSpans {
             tracer: tracer.clone(),
             request: Some(request),
             attempt: None,
             attempts: 0,
+            model: String::new(),
             waited: Duration::ZERO,
             // The outcome of a request that is dropped; every other end overwrites it.
             outcome: "cancelled",
-        })))
+        }));
+        Self { spans, metrics }
     }
 
     pub(crate) fn accepted(&mut self, tenant: &Tenant, request: &LlmRequest) {
@@ -72,8 +84,28 @@ impl RequestTrace {
         span.add_event("queued", vec![("evenkeel.input_tokens_estimate", request.input_tokens.into())]);
     }
 
+    /// Records the model that is to serve the request, under the name that nodes know.
+    pub(crate) fn model_chosen(
+        &mut self,
+        llm: &LlmApi,
+        endpoint: Endpoint,
+        request: &LlmRequest,
+        model: &ChainModel,
+    ) {
+        let name = model.renamed.as_deref().unwrap_or(&request.model);
+        if let Some(metrics) = llm.scheduler.observer().gen_ai() {
+            let provider = if endpoint.is_anthropic() { "anthropic" } else { "openai" };
+            let operation = GenAiOperation { name: endpoint.operation(), provider };
+            let series = metrics.series(operation, model.id, &request.model, name);
+            self.metrics.set_series(series, request.mode);
+        }
+        if let Some(open) = &mut self.spans {
+            name.clone_into(&mut open.model);
+        }
+    }
+
     pub(crate) fn attempt_started(&mut self, slot: &SlotGuard, node: &Node) {
-        let Some(open) = &mut self.0 else { return };
+        let Some(open) = &mut self.spans else { return };
         let Some(request) = &mut open.request else { return };
         open.attempts += 1;
         open.waited = slot.waited();
@@ -93,12 +125,12 @@ impl RequestTrace {
 
     /// Returns the `traceparent` header for the current attempt.
     pub(crate) fn header(&self) -> Option<HeaderValue> {
-        let attempt = self.0.as_ref()?.attempt.as_ref()?;
+        let attempt = self.spans.as_ref()?.attempt.as_ref()?;
         HeaderValue::from_str(&attempt.context.to_string()).ok()
     }
 
     pub(crate) fn attempt_failed(&mut self, error: &AttemptError) {
-        let Some(open) = &mut self.0 else { return };
+        let Some(open) = &mut self.spans else { return };
         if let Some(mut attempt) = open.attempt.take() {
             attempt.error = Some(error.to_string());
             open.tracer.end(attempt);
@@ -109,7 +141,8 @@ impl RequestTrace {
     }
 
     pub(crate) fn first_byte(&mut self, status: StatusCode) {
-        let Some(open) = &mut self.0 else { return };
+        self.metrics.first_byte(status);
+        let Some(open) = &mut self.spans else { return };
         for span in open.request.iter_mut().chain(&mut open.attempt) {
             span.set("http.response.status_code", u64::from(status.as_u16()));
         }
@@ -119,7 +152,8 @@ impl RequestTrace {
     }
 
     pub(crate) fn rejected(&mut self, error: &ApiError, waited: Duration) {
-        let Some(open) = &mut self.0 else { return };
+        self.metrics.rejected(error);
+        let Some(open) = &mut self.spans else { return };
         open.outcome = "refused";
         open.waited = waited;
         let Some(request) = &mut open.request else { return };
@@ -131,15 +165,17 @@ impl RequestTrace {
         }
     }
 
-    /// Records that the whole response was received from the node.
-    pub(crate) fn served(&mut self) {
-        if let Some(open) = &mut self.0 {
+    /// Records that the whole response was received from the node, with the usage that it reports.
+    pub(crate) fn served(&mut self, reported: Option<Usage>) {
+        self.metrics.served(reported);
+        if let Some(open) = &mut self.spans {
             open.outcome = "served";
         }
     }
 
     pub(crate) fn failed_mid_stream(&mut self, error: &AttemptError) {
-        let Some(open) = &mut self.0 else { return };
+        self.metrics.failed_mid_stream(error);
+        let Some(open) = &mut self.spans else { return };
         open.outcome = "failed_mid_stream";
         for span in open.request.iter_mut().chain(&mut open.attempt) {
             span.error = Some(error.to_string());
@@ -153,7 +189,7 @@ impl RequestTrace {
     }
 
     fn request_span(&mut self) -> Option<&mut Span> {
-        self.0.as_mut()?.request.as_mut()
+        self.spans.as_mut()?.request.as_mut()
     }
 }
 
@@ -165,6 +201,9 @@ impl Drop for OpenSpans {
         if let Some(mut request) = self.request.take() {
             request.set("evenkeel.queue_wait_ms", millis(self.waited));
             request.set("evenkeel.attempts", self.attempts);
+            if !self.model.is_empty() {
+                request.set("gen_ai.response.model", mem::take(&mut self.model));
+            }
             request.set("evenkeel.outcome", self.outcome);
             self.tracer.end(request);
         }

@@ -15,6 +15,7 @@ pub mod cluster;
 mod coalesce_wakes;
 mod connection;
 pub mod connections;
+mod cors;
 pub mod disconnect;
 mod framing;
 pub mod hex;

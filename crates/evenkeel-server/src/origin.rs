@@ -50,6 +50,11 @@ impl TrustedSites {
         self.check_origin(headers, host)
     }
 
+    /// Reports whether pages of this origin may use the server.
+    pub(crate) fn is_trusted_origin(&self, origin: &HeaderValue) -> bool {
+        origin.to_str().is_ok_and(|origin| self.origins.contains(&origin.to_ascii_lowercase()))
+    }
+
     fn is_trusted_host(&self, host: &str) -> bool {
         let Some(name) = without_port(host) else { return false };
         let name = name.to_ascii_lowercase();

@@ -343,15 +343,29 @@ impl Routes {
         (public, admin)
     }
 
-    /// Finds the route of a request; `GET` also handles `HEAD`, unless that has its own route.
-    pub(crate) fn find(&self, method: &Method, path: &str) -> Result<RouteMatch<'_>, RouteMiss> {
+    /// Returns the methods of a path that web pages of configured origins may call; `None` if there are none.
+    ///
+    /// These are the routes of the APIs that authenticate a tenant by its key before the handler runs.
+    pub(crate) fn cors_methods(&self, path: &str) -> Option<String> {
+        let routes = &self.path_routes(path)?.routes;
+        let of_tenants = routes.iter().filter(|route| route.access == Access::Tenant && !is_api(path));
+        let methods: Vec<&str> = of_tenants.map(|route| route.method.as_str()).collect();
+        (!methods.is_empty()).then(|| methods.join(", "))
+    }
+
+    fn path_routes(&self, path: &str) -> Option<&PathRoutes> {
         let parameterized = || self.parameterized.iter().find(|(pattern, _)| is_match(pattern, path));
         let prefixed = || self.prefixes.iter().find(|(prefix, _)| path.starts_with(prefix));
         let of_account = || self.prefixes.iter().find(|(prefix, _)| prefix == ACCOUNT && is_of_account(path));
         let by_pattern = || parameterized().or_else(prefixed).or_else(of_account).map(|(_, routes)| routes);
+        self.exact.get(path).or_else(by_pattern)
+    }
+
+    /// Finds the route of a request; `GET` also handles `HEAD`, unless that has its own route.
+    pub(crate) fn find(&self, method: &Method, path: &str) -> Result<RouteMatch<'_>, RouteMiss> {
         let no_route =
             || RouteMiss { id: RouteId::NONE, error: ApiError::NoRoute, error_format: openai_error };
-        let PathRoutes { id, routes } = self.exact.get(path).or_else(by_pattern).ok_or_else(no_route)?;
+        let PathRoutes { id, routes } = self.path_routes(path).ok_or_else(no_route)?;
         let with_method = |method| routes.iter().find(|route| route.method == method);
         let found =
             with_method(method).or_else(|| with_method(&Method::GET).filter(|_| method == Method::HEAD));

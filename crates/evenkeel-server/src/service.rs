@@ -18,6 +18,7 @@ use crate::audit_trail::{AuditGuard, AuditNote, is_audited};
 use crate::body::Response;
 use crate::body_budget::BodyBudget;
 use crate::connections::{ConnectionClass, OpenConnection};
+use crate::cors::Cors;
 use crate::disconnect::{Disconnect, RequestGuard, TrackedBody};
 use crate::metrics::ResponseMetrics;
 use crate::origin::{check_json, is_api};
@@ -92,14 +93,19 @@ impl RequestService {
             Ok(RouteMatch { route, id }) => (Ok(route), id, route.error_format),
             Err(RouteMiss { id, error, error_format }) => (Err(error), id, error_format),
         };
+        let cors =
+            Cors::new(self.auth.sites(), &self.routes, &method, request.uri().path(), request.headers());
         // A path without a route changes nothing.
         let audit =
             route.as_ref().ok().and_then(|route| self.begin_audit(route, &request, &client, &request_id));
         let note = audit.as_ref().map(AuditGuard::note).unwrap_or_default();
         let meta = RequestMeta { request_id: request_id.clone(), disconnect, audit: note };
-        let result = match self.dispatch(route, RequestBody::wrap(request), client, length, meta) {
-            Ok(future) => run_handler(future, &request_id).await,
-            Err(error) => Err(error),
+        let result = match cors.preflight_response() {
+            Some(response) => Ok(response),
+            None => match self.dispatch(route, RequestBody::wrap(request), client, length, meta) {
+                Ok(future) => run_handler(future, &request_id).await,
+                Err(error) => Err(error),
+            },
         };
         let is_unread = is_large && !guard.is_body_read();
         let is_last = matches!(result, Err(ApiError::Framing | ApiError::ConnectionsFull));
@@ -110,6 +116,7 @@ impl RequestService {
             audit.finish(response.status(), error);
         }
         response.headers_mut().insert(REQUEST_ID, request_id);
+        cors.add_headers(response.headers_mut());
         self.responses.count(route_id, response.status(), || self.routes.pattern(route_id));
         if must_close {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

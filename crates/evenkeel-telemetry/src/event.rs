@@ -73,6 +73,11 @@ pub enum Step {
     Rejected {
         reason: RejectReason,
     },
+    /// It is submitted again for another model, because those before it cannot serve it.
+    FellBack {
+        to: ModelId,
+        reason: FallbackReason,
+    },
     /// It was removed from the queue to make room for a tenant below its share.
     Evicted {
         /// Requests still waiting.
@@ -121,6 +126,17 @@ pub enum HandoverFailure {
     NotExecuted,
     /// The peer may have executed the request.
     OutcomeUnknown,
+}
+
+/// Reason why a request falls back to another model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FallbackReason {
+    /// No node can serve the model before.
+    NoNode,
+    /// All attempts on the model before failed.
+    Failed,
+    /// The model before rejected it for lack of capacity.
+    Capacity,
 }
 
 /// Reason why a request was rejected.
@@ -228,6 +244,13 @@ label_values! { Step:
     Self::PeerAnswered { .. } => 12 "peer_answered",
     Self::PeerFailed { .. } => 13 "peer_failed",
     Self::InTransaction { .. } => 14 "in_transaction",
+    Self::FellBack { .. } => 15 "fell_back",
+}
+
+label_values! { FallbackReason:
+    Self::NoNode => 0 "no_node",
+    Self::Failed => 1 "failed",
+    Self::Capacity => 2 "capacity",
 }
 
 label_values! { RejectReason:
@@ -327,6 +350,7 @@ impl Step {
             | Self::Admitted { .. }
             | Self::Delayed { .. }
             | Self::Rejected { .. }
+            | Self::FellBack { .. }
             | Self::Evicted { .. }
             | Self::Cancelled
             | Self::FailedOver { .. } => None,
@@ -344,6 +368,7 @@ impl Step {
             | Self::Delayed { .. }
             | Self::InTransaction { .. }
             | Self::Rejected { .. }
+            | Self::FellBack { .. }
             | Self::Evicted { .. }
             | Self::Cancelled
             | Self::Dispatched { .. }

@@ -66,7 +66,7 @@ impl Observer {
             let event = Event::Request { request, tenant, step };
             let mut path_name = None;
             let model = match step {
-                Step::Accepted { model, .. } => (names.model)(model),
+                Step::Accepted { model, .. } | Step::FellBack { to: model, .. } => (names.model)(model),
                 Step::Dispatched { node, path: Some(path), .. } => {
                     path_name = (names.path)(node, path);
                     None

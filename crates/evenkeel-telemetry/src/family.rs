@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::metric::{Counter, FloatGauge, Gauge, Histogram};
+use crate::metric::{CountHistogram, Counter, FloatGauge, Gauge, Histogram};
 
 /// Label value that replaces those beyond a label's limit.
 pub const OTHER: &str = "other";
@@ -70,17 +70,18 @@ impl<M: Metric, const N: usize> Family<M, N> {
 }
 
 /// A type of metric.
-#[expect(private_bounds, reason = "sealed: only the four types below implement it")]
+#[expect(private_bounds, reason = "sealed: only the types below implement it")]
 pub trait Metric: Clone + Kind {}
 
 impl Metric for Counter {}
 impl Metric for Gauge {}
 impl Metric for FloatGauge {}
 impl Metric for Histogram {}
+impl Metric for CountHistogram {}
 
 /// Operations of a family that depend on the type of metric.
 pub(crate) trait Kind: Sized {
-    fn make(bounds: &'static [Duration]) -> Self;
+    fn make(bounds: Bounds) -> Self;
     fn into_any(family: Arc<Series<Self>>) -> AnyFamily;
     fn from_any(family: &AnyFamily) -> Option<&Arc<Series<Self>>>;
 }
@@ -92,12 +93,13 @@ pub(crate) enum AnyFamily {
     Gauge(Arc<Series<Gauge>>),
     FloatGauge(Arc<Series<FloatGauge>>),
     Histogram(Arc<Series<Histogram>>),
+    CountHistogram(Arc<Series<CountHistogram>>),
 }
 
 macro_rules! kind {
     ($kind:ident, $bounds:pat => $make:expr) => {
         impl Kind for $kind {
-            fn make($bounds: &'static [Duration]) -> Self {
+            fn make($bounds: Bounds) -> Self {
                 $make
             }
 
@@ -115,13 +117,39 @@ macro_rules! kind {
 kind!(Counter, _ => Self::default());
 kind!(Gauge, _ => Self::default());
 kind!(FloatGauge, _ => Self::default());
-kind!(Histogram, bounds => Self::new(bounds));
+kind!(Histogram, bounds => Self::new(bounds.durations()));
+kind!(CountHistogram, bounds => Self::new(bounds.counts()));
+
+/// Upper bounds of a histogram's buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bounds {
+    /// The metric is no histogram.
+    None,
+    Durations(&'static [Duration]),
+    Counts(&'static [u64]),
+}
+
+impl Bounds {
+    fn durations(self) -> &'static [Duration] {
+        match self {
+            Self::Durations(bounds) => bounds,
+            Self::None | Self::Counts(_) => &[],
+        }
+    }
+
+    fn counts(self) -> &'static [u64] {
+        match self {
+            Self::Counts(bounds) => bounds,
+            Self::None | Self::Durations(_) => &[],
+        }
+    }
+}
 
 /// Name, help text and buckets of a metric, as registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FamilySpec {
     pub(crate) desc: MetricDesc,
-    pub(crate) bounds: &'static [Duration],
+    pub(crate) bounds: Bounds,
 }
 
 #[derive(Debug)]
@@ -251,7 +279,7 @@ mod tests {
         assert_eq!(counts(&family), owned([("a", 7)]));
     }
 
-    const SPEC: FamilySpec = FamilySpec { desc: MetricDesc::new("a_total", "a"), bounds: &[] };
+    const SPEC: FamilySpec = FamilySpec { desc: MetricDesc::new("a_total", "a"), bounds: Bounds::None };
 
     fn by_tenant(values_max: usize) -> (Family<Counter, 1>, Counter) {
         let overflow = Counter::default();

@@ -25,6 +25,7 @@
 mod event;
 mod explain;
 mod family;
+mod gen_ai_metrics;
 pub mod logs;
 mod metric;
 pub mod metric_names;
@@ -39,10 +40,11 @@ mod request_log;
 mod secret;
 pub mod trace;
 
-pub use event::{Event, HandoverFailure, NodeEvent, RejectReason, Step};
+pub use event::{Event, FallbackReason, HandoverFailure, NodeEvent, RejectReason, Step};
 pub use explain::{ExplainNames, ExplainedRequest, ExplainedStep, REQUESTS_EXPLAINED_MAX};
 pub use family::{Family, Label, Metric, MetricDesc, OTHER, VALUE_LEN_MAX};
-pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramSnapshot};
+pub use gen_ai_metrics::{GenAiMetrics, GenAiOperation, GenAiSeries};
+pub use metric::{CountHistogram, CountSnapshot, Counter, FloatGauge, Gauge, Histogram, HistogramSnapshot};
 pub use observer::Observer;
 pub use path_metrics::{DatagramDrop, LinkMetrics, PathGauges, PathMetrics, PathSource};
 pub use pipeline_metrics::{

@@ -73,13 +73,18 @@ impl FloatGauge {
 #[derive(Clone, Debug)]
 pub struct Histogram(Arc<CachePadded<Buckets>>);
 
+/// A histogram of counts, such as tokens per request.
+#[derive(Clone, Debug)]
+pub struct CountHistogram(Arc<CachePadded<Buckets>>);
+
+/// Buckets of nanoseconds or counts.
 #[derive(Debug)]
 struct Buckets {
     /// Upper bound of each bucket but the last, which is unbounded.
-    bounds: &'static [Duration],
+    bounds: Box<[u64]>,
     counts: Box<[AtomicU64]>,
-    /// Wraps around at 584 years; Prometheus treats that as a counter reset.
-    sum_nanos: AtomicU64,
+    /// Nanoseconds wrap around at 584 years; Prometheus treats that as a counter reset.
+    sum: AtomicU64,
 }
 
 /// A histogram's values at one time.
@@ -91,18 +96,23 @@ pub struct HistogramSnapshot {
     pub sum: Duration,
 }
 
+/// A count histogram's values at one time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CountSnapshot {
+    /// Upper bound of each bucket and its cumulative count.
+    pub buckets: Vec<(u64, u64)>,
+    pub count: u64,
+    pub sum: u64,
+}
+
 impl Histogram {
-    pub(crate) fn new(bounds: &'static [Duration]) -> Self {
-        let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
-        Self(Arc::new(CachePadded(Buckets { bounds, counts, sum_nanos: AtomicU64::new(0) })))
+    pub(crate) fn new(bounds: &[Duration]) -> Self {
+        Self(Arc::new(CachePadded(Buckets::new(bounds.iter().map(|bound| nanos(*bound)).collect()))))
     }
 
     /// Records a duration; one equal to a bucket's bound falls into that bucket.
     pub fn record(&self, duration: Duration) {
-        let buckets = &self.0.0;
-        let index = buckets.bounds.partition_point(|bound| *bound < duration);
-        buckets.counts[index].fetch_add(1, Relaxed);
-        buckets.sum_nanos.fetch_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        self.0.0.record(nanos(duration));
     }
 
     /// Reads all buckets, one after the other.
@@ -110,16 +120,54 @@ impl Histogram {
     /// The count is the sum of the buckets read, so it matches them even while other threads record; the sum may lag by
     /// a few durations.
     pub fn read(&self) -> HistogramSnapshot {
-        let Buckets { bounds, counts, sum_nanos } = &self.0.0;
-        let sum = Duration::from_nanos(sum_nanos.load(Relaxed));
-        let mut count = 0;
-        let mut buckets = Vec::with_capacity(bounds.len());
-        for (index, bucket) in counts.iter().enumerate() {
-            count += bucket.load(Relaxed);
-            buckets.extend(bounds.get(index).map(|bound| (*bound, count)));
-        }
-        HistogramSnapshot { buckets, count, sum }
+        let CountSnapshot { buckets, count, sum } = self.0.0.read();
+        let buckets = buckets.into_iter().map(|(bound, count)| (Duration::from_nanos(bound), count));
+        HistogramSnapshot { buckets: buckets.collect(), count, sum: Duration::from_nanos(sum) }
     }
+}
+
+impl CountHistogram {
+    pub(crate) fn new(bounds: &[u64]) -> Self {
+        Self(Arc::new(CachePadded(Buckets::new(bounds.into()))))
+    }
+
+    /// Records a count; one equal to a bucket's bound falls into that bucket.
+    pub fn record(&self, count: u64) {
+        self.0.0.record(count);
+    }
+
+    /// Reads all buckets; the sum may lag, as in [`Histogram::read`].
+    pub fn read(&self) -> CountSnapshot {
+        self.0.0.read()
+    }
+}
+
+impl Buckets {
+    fn new(bounds: Box<[u64]>) -> Self {
+        let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
+        Self { bounds, counts, sum: AtomicU64::new(0) }
+    }
+
+    fn record(&self, value: u64) {
+        let index = self.bounds.partition_point(|bound| *bound < value);
+        self.counts[index].fetch_add(1, Relaxed);
+        self.sum.fetch_add(value, Relaxed);
+    }
+
+    fn read(&self) -> CountSnapshot {
+        let sum = self.sum.load(Relaxed);
+        let mut count = 0;
+        let mut buckets = Vec::with_capacity(self.bounds.len());
+        for (index, bucket) in self.counts.iter().enumerate() {
+            count += bucket.load(Relaxed);
+            buckets.extend(self.bounds.get(index).map(|bound| (*bound, count)));
+        }
+        CountSnapshot { buckets, count, sum }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -151,6 +199,15 @@ mod tests {
             sum: Duration::from_millis(125),
         };
         assert_eq!(histogram.read(), expected);
+    }
+
+    #[test]
+    fn counts_are_counted_in_buckets_and_summed() {
+        let histogram = CountHistogram::new(&[1, 10]);
+        for count in [0, 1, 10, 11] {
+            histogram.record(count);
+        }
+        assert_eq!(histogram.read(), CountSnapshot { buckets: vec![(1, 2), (10, 3)], count: 4, sum: 22 });
     }
 
     #[test]

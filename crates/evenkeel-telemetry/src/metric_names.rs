@@ -28,6 +28,15 @@ metrics! {
     CACHE_MISSES_TOTAL = "llm_router_cache_misses_total": "requests with an affinity key sent to another node";
     POOL_CONNECTIONS = "llm_router_pool_connections": "connections to nodes, active and idle";
 
+    GEN_AI_SERVER_REQUEST_DURATION = "gen_ai_server_request_duration_seconds":
+        "time from a model request's arrival to its last byte, by operation, models and error (if it failed)";
+    GEN_AI_SERVER_TIME_TO_FIRST_TOKEN = "gen_ai_server_time_to_first_token_seconds":
+        "time from the arrival of a streamed model request to its first token, by operation and models";
+    GEN_AI_SERVER_TIME_PER_OUTPUT_TOKEN = "gen_ai_server_time_per_output_token_seconds":
+        "time per output token of a streamed model request after the first, by operation and models";
+    GEN_AI_CLIENT_TOKEN_USAGE = "gen_ai_client_token_usage":
+        "tokens of a model request as its engine reported them, by operation, models and type (input or output)";
+
     PATH_RTT_SECONDS = "nyx_multipath_path_rtt_seconds": "round-trip times of paths";
     PATH_ACTIVATED_TOTAL = "nyx_multipath_path_activated_total": "times a path became usable";
     PATH_DEACTIVATED_TOTAL = "nyx_multipath_path_deactivated_total": "times a path became unusable";
@@ -86,6 +95,8 @@ metrics! {
         "time from sending a request to the first byte of its response, by pool and node";
     FAILED_OVER_TOTAL = "evenkeel_failed_over_total":
         "failed attempts that were retried on another node, by pool and failure";
+    FALLBACKS_TOTAL = "evenkeel_fallbacks_total":
+        "requests submitted again for another model, by pool and reason (no_node, failed or capacity)";
     FINISHED_TOTAL = "evenkeel_finished_total": "requests that ended after getting a slot, by pool, tenant and outcome";
     COST_UNITS_TOTAL = "evenkeel_cost_units_total": "cost of finished requests, by pool and tenant";
     CLASS_WAITING = "evenkeel_class_waiting": "waiting requests of the LLM API, by class";

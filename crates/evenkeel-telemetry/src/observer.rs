@@ -5,6 +5,7 @@ use std::sync::Arc;
 use evenkeel_policy::time::Instant;
 
 use crate::event::{Event, NodeEvent};
+use crate::gen_ai_metrics::GenAiMetrics;
 use crate::logs;
 use crate::path_metrics::PathMetrics;
 use crate::pipeline_metrics::{MetricLimits, PipelineMetrics, RouterMetrics};
@@ -17,6 +18,7 @@ use crate::trace::Tracer;
 pub struct Observer {
     metrics: PipelineMetrics,
     router: Option<RouterMetrics>,
+    gen_ai: Option<GenAiMetrics>,
     request_log: RequestLog,
     tracer: Option<Arc<Tracer>>,
 }
@@ -32,6 +34,7 @@ impl Observer {
         Ok(Self {
             metrics: PipelineMetrics::new(registry, pool, metrics)?,
             router: None,
+            gen_ai: None,
             request_log: RequestLog::new(request_log),
             tracer: None,
         })
@@ -41,6 +44,16 @@ impl Observer {
     #[must_use]
     pub fn with_router(self, router: RouterMetrics) -> Self {
         Self { router: Some(router), ..self }
+    }
+
+    /// Sets the metrics of model requests, which request handlers get from [`gen_ai`](Self::gen_ai).
+    #[must_use]
+    pub fn with_gen_ai(self, gen_ai: GenAiMetrics) -> Self {
+        Self { gen_ai: Some(gen_ai), ..self }
+    }
+
+    pub fn gen_ai(&self) -> Option<&GenAiMetrics> {
+        self.gen_ai.as_ref()
     }
 
     /// Also records the metrics of paths, which all pools and links share.

@@ -20,7 +20,7 @@ use evenkeel_policy::path::PathState;
 use evenkeel_policy::score::RequestKind;
 use parking_lot::RwLock;
 
-use crate::event::{Event, LabelValue, NodeEvent, RejectReason, Step};
+use crate::event::{Event, FallbackReason, LabelValue, NodeEvent, RejectReason, Step};
 use crate::family::{Family, Label, OTHER};
 use crate::metric::{Counter, Gauge, Histogram};
 use crate::metric_names;
@@ -141,6 +141,7 @@ struct Families {
     delayed: Family<Counter, 2>,
     rejected: Family<Counter, 3>,
     redirected: Family<Counter, 3>,
+    fallbacks: Family<Counter, 2>,
     evicted: Family<Counter, 2>,
     cancelled: Family<Counter, 2>,
     wait: Family<Histogram, 2>,
@@ -365,6 +366,9 @@ impl PipelineMetrics {
             Step::Admitted { .. } => tenant.admitted.count(),
             Step::Delayed { .. } => tenant.delayed.count(),
             Step::Rejected { reason } => tenant.rejected[reason.index()].count(),
+            Step::FellBack { reason, .. } => {
+                self.families.fallbacks.with([&self.pool, reason.as_str()]).count();
+            }
             Step::Redirected { peer, kind, .. } => {
                 let peers = self.peers.read();
                 let other = || self.other_peer.get_or_init(|| self.families.peer(&self.pool, OTHER));
@@ -427,6 +431,7 @@ impl Families {
         let peer = Label { name: "peer", values_max: PEERS_MAX };
         let kind = Label { name: "kind", values_max: RequestKind::NAMES.len() };
         let reason = Label { name: "reason", values_max: RejectReason::NAMES.len() };
+        let fallback = Label { name: "reason", values_max: FallbackReason::NAMES.len() };
         let outcome = Label { name: "outcome", values_max: RequestOutcome::NAMES.len() };
         let to = Label { name: "to", values_max: NodeEvent::NAMES.len() };
         let status = Label { name: "status", values_max: STATUSES_MAX };
@@ -436,6 +441,7 @@ impl Families {
             delayed: registry.counters(metric_names::DELAYED_TOTAL, [pool, tenant])?,
             rejected: registry.counters(metric_names::REJECTED_TOTAL, [pool, tenant, reason])?,
             redirected: registry.counters(metric_names::REDIRECTED_TOTAL, [pool, peer, kind])?,
+            fallbacks: registry.counters(metric_names::FALLBACKS_TOTAL, [pool, fallback])?,
             evicted: registry.counters(metric_names::EVICTED_TOTAL, [pool, tenant])?,
             cancelled: registry.counters(metric_names::CANCELLED_TOTAL, [pool, tenant])?,
             wait: registry.histograms(metric_names::WAIT_SECONDS, [pool, tenant], DURATION_BOUNDS)?,

@@ -50,6 +50,18 @@ fn try_write_family(out: &mut String, family: &AnyFamily) -> fmt::Result {
                 )?;
             }
         }
+        AnyFamily::CountHistogram(family) => {
+            for (values, histogram) in family.list() {
+                let snapshot = histogram.read();
+                let buckets = snapshot.buckets.iter().map(|&(bound, count)| (bound as f64, count));
+                series_name(name, &family.labels, &values).write_histogram(
+                    out,
+                    buckets,
+                    snapshot.sum as f64,
+                    snapshot.count,
+                )?;
+            }
+        }
     }
     Ok(())
 }
@@ -58,7 +70,7 @@ fn kind(family: &AnyFamily) -> MetricKind {
     match family {
         AnyFamily::Counter(_) => MetricKind::Counter,
         AnyFamily::Gauge(_) | AnyFamily::FloatGauge(_) => MetricKind::Gauge,
-        AnyFamily::Histogram(_) => MetricKind::Histogram,
+        AnyFamily::Histogram(_) | AnyFamily::CountHistogram(_) => MetricKind::Histogram,
     }
 }
 

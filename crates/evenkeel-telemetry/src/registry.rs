@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::family::{AnyFamily, Family, FamilySpec, Label, Metric, MetricDesc, Series};
-use crate::metric::{Counter, FloatGauge, Gauge, Histogram};
+use crate::family::{AnyFamily, Bounds, Family, FamilySpec, Label, Metric, MetricDesc, Series};
+use crate::metric::{CountHistogram, Counter, FloatGauge, Gauge, Histogram};
 use crate::{metric_names, prometheus};
 
 /// Maximum number of metrics.
@@ -46,7 +46,7 @@ pub enum RegisterError {
     #[error("{name:?} is not a valid metric or label name")]
     InvalidName { name: &'static str },
     /// A histogram needs 1 to [`BOUNDS_MAX`] increasing bounds.
-    #[error("the bounds of {name} are not 1 to {BOUNDS_MAX} increasing durations")]
+    #[error("the bounds of {name} are not 1 to {BOUNDS_MAX} increasing values")]
     InvalidBounds { name: &'static str },
     /// Another metric has this name, or a histogram has a series of this name.
     #[error("{name} is already registered as something else")]
@@ -64,7 +64,7 @@ impl Default for Registry {
 impl Registry {
     /// Creates a registry with two metrics of its own: label values recorded as `other`, and skipped sources.
     pub fn new() -> Self {
-        let spec = |desc| FamilySpec { desc, bounds: &[] };
+        let spec = |desc| FamilySpec { desc, bounds: Bounds::None };
         let by_metric = [Label { name: "metric", values_max: FAMILIES_MAX }];
         let overflow =
             Arc::new(Series::new(spec(metric_names::LABELS_OVER_TOTAL), &by_metric, Counter::default()));
@@ -90,7 +90,7 @@ impl Registry {
         metric: MetricDesc,
         labels: [Label; N],
     ) -> Result<Family<Counter, N>, RegisterError> {
-        self.family(metric, labels, &[])
+        self.family(metric, labels, Bounds::None)
     }
 
     /// Finds or creates a gauge without labels.
@@ -104,7 +104,7 @@ impl Registry {
         metric: MetricDesc,
         labels: [Label; N],
     ) -> Result<Family<Gauge, N>, RegisterError> {
-        self.family(metric, labels, &[])
+        self.family(metric, labels, Bounds::None)
     }
 
     /// Finds or creates a float gauge without labels.
@@ -118,7 +118,7 @@ impl Registry {
         metric: MetricDesc,
         labels: [Label; N],
     ) -> Result<Family<FloatGauge, N>, RegisterError> {
-        self.family(metric, labels, &[])
+        self.family(metric, labels, Bounds::None)
     }
 
     /// Finds or creates a histogram without labels; `bounds` are the upper bounds of the buckets.
@@ -137,18 +137,26 @@ impl Registry {
         labels: [Label; N],
         bounds: &'static [Duration],
     ) -> Result<Family<Histogram, N>, RegisterError> {
-        let is_increasing = bounds.windows(2).all(|pair| pair[0] < pair[1]);
-        if bounds.is_empty() || bounds.len() > BOUNDS_MAX || !is_increasing {
-            return Err(RegisterError::InvalidBounds { name: metric.name });
-        }
-        self.family(metric, labels, bounds)
+        check_bounds(metric.name, bounds)?;
+        self.family(metric, labels, Bounds::Durations(bounds))
+    }
+
+    /// Finds or creates histograms of counts with labels.
+    pub fn count_histograms<const N: usize>(
+        &self,
+        metric: MetricDesc,
+        labels: [Label; N],
+        bounds: &'static [u64],
+    ) -> Result<Family<CountHistogram, N>, RegisterError> {
+        check_bounds(metric.name, bounds)?;
+        self.family(metric, labels, Bounds::Counts(bounds))
     }
 
     fn family<M: Metric, const N: usize>(
         &self,
         desc: MetricDesc,
         labels: [Label; N],
-        bounds: &'static [Duration],
+        bounds: Bounds,
     ) -> Result<Family<M, N>, RegisterError> {
         let name = desc.name;
         check_names(name, &labels)?;
@@ -225,6 +233,7 @@ impl AnyFamily {
             Self::Gauge(family) => family.spec,
             Self::FloatGauge(family) => family.spec,
             Self::Histogram(family) => family.spec,
+            Self::CountHistogram(family) => family.spec,
         }
     }
 
@@ -234,6 +243,7 @@ impl AnyFamily {
             Self::Gauge(family) => family.is_empty(),
             Self::FloatGauge(family) => family.is_empty(),
             Self::Histogram(family) => family.is_empty(),
+            Self::CountHistogram(family) => family.is_empty(),
         }
     }
 }
@@ -241,11 +251,17 @@ impl AnyFamily {
 /// Reports whether one of the metrics is a histogram and the other has the name of one of its series.
 fn overlap(a: &FamilySpec, b: &FamilySpec) -> bool {
     let is_series_of = |histogram: &FamilySpec, other: &FamilySpec| {
-        let suffix =
-            other.desc.name.strip_prefix(histogram.desc.name).filter(|_| !histogram.bounds.is_empty());
-        suffix.is_some_and(|suffix| ["_bucket", "_sum", "_count"].contains(&suffix))
+        let suffix = other.desc.name.strip_prefix(histogram.desc.name);
+        histogram.bounds != Bounds::None
+            && suffix.is_some_and(|suffix| ["_bucket", "_sum", "_count"].contains(&suffix))
     };
     is_series_of(a, b) || is_series_of(b, a)
+}
+
+fn check_bounds<T: PartialOrd>(name: &'static str, bounds: &[T]) -> Result<(), RegisterError> {
+    let is_increasing = bounds.windows(2).all(|pair| pair[0] < pair[1]);
+    let is_valid = (1..=BOUNDS_MAX).contains(&bounds.len()) && is_increasing;
+    if is_valid { Ok(()) } else { Err(RegisterError::InvalidBounds { name }) }
 }
 
 fn check_names(name: &'static str, labels: &[Label]) -> Result<(), RegisterError> {

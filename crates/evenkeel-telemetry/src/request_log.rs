@@ -234,10 +234,11 @@ impl RequestRing {
 
 impl RequestHistory {
     fn model(&self) -> Option<ModelId> {
-        match self.steps.first() {
-            Some((_, Step::Accepted { model, .. })) => Some(*model),
+        // A request that falls back to another model has another step before.
+        self.steps.iter().find_map(|(_, step)| match step {
+            Step::Accepted { model, .. } => Some(*model),
             _ => None,
-        }
+        })
     }
 
     /// Returns the time that the request waited for its first attempt, or until `now` if it still waits; `None` if it

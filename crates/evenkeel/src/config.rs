@@ -11,6 +11,7 @@ mod link;
 mod links;
 mod llm;
 mod load;
+mod models;
 mod queue;
 mod reader;
 mod renamed_keys;

@@ -42,7 +42,9 @@ use evenkeel_sql::datasource::postgres::PostgresDatasource;
 use evenkeel_sql::{SqlApi, SqlStartError};
 use evenkeel_telemetry::logs::StartupLine;
 use evenkeel_telemetry::trace::Tracer;
-use evenkeel_telemetry::{MetricDesc, Observer, PathMetrics, RegisterError, Registry, RouterMetrics, Secret};
+use evenkeel_telemetry::{
+    GenAiMetrics, MetricDesc, Observer, PathMetrics, RegisterError, Registry, RouterMetrics, Secret,
+};
 use evenkeel_upstream::{TlsRoots, Upstream};
 use parking_lot::Mutex;
 use serde_json::Value as Json;
@@ -414,6 +416,7 @@ fn observer(
     let telemetry = &config.telemetry;
     let observer = Observer::new(registry, "llm", telemetry.metric_limits, telemetry.request_log)?;
     let observer = observer.with_router(router.clone()).with_paths(paths.clone());
+    let observer = observer.with_gen_ai(GenAiMetrics::new(registry)?);
     let Some(traces) = telemetry.traces.clone() else { return Ok((observer, None)) };
     let tracer = Arc::new(Tracer::new(registry, traces.options)?);
     let observer = observer.with_tracer(tracer.clone());

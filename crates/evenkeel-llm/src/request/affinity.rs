@@ -26,7 +26,7 @@ pub(super) enum Rank {
 const IDS: [&str; 6] = ["conversation_id", "session_id", "thread_id", "chat_id", "id", "user_id"];
 
 /// Affinity of the fields parsed so far.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Affinity {
     id: Option<(Rank, u64)>,
     /// The ID of the lowest rank. It names the session: a user or an agent rather than one of its conversations.
@@ -99,19 +99,25 @@ impl Affinity {
         self.session.map(|(_, id)| SessionId(id))
     }
 
-    /// Hashes the parts together with the model.
+    /// Reports whether a conversation can be recognized.
     ///
     /// Embeddings and reranking leave nothing in a prompt cache, so for them only an explicit ID counts.
-    pub(super) fn hash(&self, model: &str, endpoint: Endpoint) -> Option<u64> {
+    pub(super) fn is_known(&self, endpoint: Endpoint) -> bool {
+        let has_prompt = self.parts().iter().any(Option::is_some);
+        self.id.is_some() || has_prompt && !matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank)
+    }
+
+    /// Hashes the parts together with the model.
+    pub(super) fn hash(&self, model: &str) -> u64 {
         let model = hash(model.as_bytes());
-        if let Some((_, id)) = self.id {
-            return Some(mix(model, id));
+        match self.id {
+            Some((_, id)) => mix(model, id),
+            None => self.parts().iter().fold(!model, |joined, part| mix(joined, part.unwrap_or(0))),
         }
-        let parts = [self.prompt, self.preamble, self.system, self.first_user];
-        if matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank) || parts.iter().all(Option::is_none) {
-            return None;
-        }
-        Some(parts.iter().fold(!model, |joined, part| mix(joined, part.unwrap_or(0))))
+    }
+
+    fn parts(&self) -> [Option<u64>; 4] {
+        [self.prompt, self.preamble, self.system, self.first_user]
     }
 }
 

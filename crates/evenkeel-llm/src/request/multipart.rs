@@ -8,7 +8,7 @@ use bytes::Bytes;
 use evenkeel_server::api_error::ApiError;
 use memchr::memmem;
 
-use super::{IncludeUsage, LlmRequest, MODEL_BYTES_MAX, ResponseMode};
+use super::{IncludeUsage, LlmRequest, MODEL_BYTES_MAX, ModelFormat, ModelPlace, ResponseMode};
 
 const PARTS_MAX: usize = 64;
 /// Longest boundary that RFC 2046 allows.
@@ -51,15 +51,17 @@ fn parse(content_type: &[u8], body: &Bytes) -> Result<LlmRequest, ApiError> {
             format!("form field `model` is not a valid model name (1 to {MODEL_BYTES_MAX} bytes of UTF-8)");
         ApiError::Invalid { message, param: param() }
     })?;
+    let start = model.as_ptr().addr() - body.as_ptr().addr();
     Ok(LlmRequest {
         model: model.to_owned(),
+        model_place: ModelPlace { range: start..start + model.len(), format: ModelFormat::Form },
         mode: if stream == Some(b"true") { ResponseMode::Stream } else { ResponseMode::NonStreaming },
         usage: IncludeUsage::NotRequested,
         input_tokens: body.len() as u64 / BYTES_PER_TOKEN + 1,
         output_tokens_max: None,
         output_tokens_exact: None,
         choices: 1,
-        affinity: None,
+        conversation: None,
         session: None,
         class: None,
         splice: None,
@@ -144,7 +146,14 @@ mod tests {
     #[test]
     fn a_form_is_forwarded_unchanged() {
         let body = form(&[("model", "m")]);
-        assert_eq!(LlmRequest::parse_form(TYPE, &body).unwrap().unwrap().forwarded(&body), body);
+        assert_eq!(LlmRequest::parse_form(TYPE, &body).unwrap().unwrap().forwarded(&body, None), body);
+    }
+
+    #[test]
+    fn another_model_replaces_the_value_of_the_field() {
+        let body = form(&[("file", "m"), ("model", " m "), ("language", "en")]);
+        let renamed = LlmRequest::parse_form(TYPE, &body).unwrap().unwrap().forwarded(&body, Some("whisper"));
+        assert_eq!(renamed, form(&[("file", "m"), ("model", " whisper "), ("language", "en")]));
     }
 
     #[test]

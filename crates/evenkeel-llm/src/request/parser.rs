@@ -1,11 +1,16 @@
 //! Parser of JSON requests: the fields that the gateway acts on, and their valid values.
 
+use core::ops::Range;
+
 use evenkeel_policy::class::Class;
 use evenkeel_server::api_error::ApiError;
 
 use super::affinity::{Affinity, Rank};
 use super::token_estimate::{ContentKind, TokenEstimate};
-use super::{Endpoint, IncludeUsage, LlmRequest, MODEL_BYTES_MAX, ParseError, ResponseMode, Splice};
+use super::{
+    Endpoint, IncludeUsage, LlmRequest, MODEL_BYTES_MAX, ModelFormat, ModelPlace, ParseError, ResponseMode,
+    Splice,
+};
 use crate::json::{Cursor, Kind, Text};
 
 /// Meaning of a field.
@@ -76,7 +81,7 @@ pub(super) struct RequestParser {
     endpoint: Endpoint,
     /// Bit set of the fields seen, by index in [`FIELDS`].
     seen: u32,
-    model: Option<String>,
+    model: Option<(String, Range<usize>)>,
     mode: ResponseMode,
     /// Splice that sets `include_usage`; `None` if the client sets it.
     usage_splice: Option<Splice>,
@@ -221,7 +226,7 @@ impl RequestParser {
         let needs_messages =
             matches!(self.endpoint, Endpoint::Chat | Endpoint::Messages | Endpoint::CountTokens);
         let lacks_messages = needs_messages && !self.has("messages");
-        let Some(model) = self.model else {
+        let Some((model, range)) = self.model else {
             return Err(invalid("model", "the body must contain a model"));
         };
         if lacks_messages {
@@ -246,10 +251,11 @@ impl RequestParser {
             _ => (self.estimate.tokens(), None),
         };
         Ok(LlmRequest {
-            affinity: self.affinity.hash(&model, self.endpoint),
+            conversation: self.affinity.is_known(self.endpoint).then_some(self.affinity),
             session: self.affinity.session(),
             class: self.class,
             model,
+            model_place: ModelPlace { range, format: ModelFormat::Json },
             mode: self.mode,
             usage,
             input_tokens,
@@ -274,7 +280,9 @@ fn find_folded<'a>(name: &str, mut known: impl Iterator<Item = &'a str>) -> Opti
     known.position(|known| known == folded)
 }
 
-fn read_model(cursor: &mut Cursor<'_>) -> Result<String, ParseError> {
+/// Reads the model's name and its range in the body.
+fn read_model(cursor: &mut Cursor<'_>) -> Result<(String, Range<usize>), ParseError> {
+    let from = cursor.start()?;
     if cursor.kind()? != Kind::Text {
         return Err(invalid("model", "model must be a string"));
     }
@@ -284,7 +292,7 @@ fn read_model(cursor: &mut Cursor<'_>) -> Result<String, ParseError> {
         Some(model) if model.len() > MODEL_BYTES_MAX => {
             Err(invalid("model", format!("model is longer than {MODEL_BYTES_MAX} bytes")))
         }
-        Some(model) => Ok(model.into_owned()),
+        Some(model) => Ok((model.into_owned(), from..cursor.at())),
     }
 }
 

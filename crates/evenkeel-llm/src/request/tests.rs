@@ -6,7 +6,7 @@ fn a_plain_chat_is_parsed() {
     let request = chat(json!({"max_tokens": 50})).unwrap();
     assert_eq!((request.model.as_str(), request.mode), ("m", ResponseMode::NonStreaming));
     assert_eq!((request.usage, request.output_tokens_max), (IncludeUsage::NotRequested, Some(50)));
-    assert!(request.affinity.is_some());
+    assert!(request.affinity("m").is_some());
 }
 
 #[test]
@@ -81,7 +81,32 @@ fn include_usage_is_added_to_streams_that_lack_it() {
         let request = LlmRequest::parse(Endpoint::Completions, &body).unwrap();
         let expected = if forwarded.is_empty() { given } else { forwarded };
         let expected: Value = serde_json::from_str(&with_model(expected)).unwrap();
-        assert_eq!(serde_json::from_slice::<Value>(&request.forwarded(&body)).unwrap(), expected, "{given}");
+        assert_eq!(
+            serde_json::from_slice::<Value>(&request.forwarded(&body, None)).unwrap(),
+            expected,
+            "{given}"
+        );
+    }
+}
+
+#[test]
+fn another_model_replaces_only_the_value_of_the_field() {
+    for (given, forwarded) in [
+        (r#"{ "model" : "m" ,"prompt":"m"}"#, r#"{ "model" : "a/\"b\"" ,"prompt":"m"}"#),
+        (
+            r#"{"stream":true,"stream_options":{},"model":"m"}"#,
+            r#"{"stream":true,"stream_options":{"include_usage":true},"model":"a/\"b\""}"#,
+        ),
+        (
+            r#"{"model":"m","stream_options":null,"stream":true}"#,
+            r#"{"model":"a/\"b\"","stream_options":{"include_usage":true},"stream":true}"#,
+        ),
+    ] {
+        let body = Bytes::from(given);
+        let request = LlmRequest::parse(Endpoint::Completions, &body).unwrap();
+        assert_eq!(request.forwarded(&body, Some(r#"a/"b""#)), forwarded);
+        let plain = given.replacen(r#""m""#, r#""a/\"b\"""#, 1);
+        assert_eq!(request.forwarded_without_usage(&body, Some(r#"a/"b""#)), plain);
     }
 }
 
@@ -89,7 +114,7 @@ fn include_usage_is_added_to_streams_that_lack_it() {
 fn an_unchanged_body_is_not_copied() {
     let body = Bytes::from_static(br#"{"model":"m","prompt":"x"}"#);
     let request = LlmRequest::parse(Endpoint::Completions, &body).unwrap();
-    assert_eq!(request.forwarded(&body).as_ptr(), body.as_ptr());
+    assert_eq!(request.forwarded(&body, None).as_ptr(), body.as_ptr());
 }
 
 #[test]
@@ -125,7 +150,7 @@ fn the_output_limit_applies_to_every_choice_of_every_prompt() {
 #[test]
 fn embeddings_have_no_output_tokens() {
     let request = parse(Endpoint::Embeddings, r#"{"model":"m","input":["four","five5"],"max_tokens":9}"#);
-    assert_eq!((request.input_tokens, request.output_tokens_max, request.affinity), (3, Some(0), None));
+    assert_eq!((request.input_tokens, request.output_tokens_max, request.affinity("m")), (3, Some(0), None));
     assert_eq!(parse(Endpoint::Embeddings, r#"{"model":"m","input":[[1,2],[3]]}"#).input_tokens, 3);
 }
 
@@ -146,7 +171,7 @@ fn text_is_estimated_by_length_and_an_image_at_a_flat_rate() {
 #[test]
 fn the_turns_of_a_conversation_share_an_affinity_and_others_do_not() {
     let message = |role: &str, text: &str| json!({"role": role, "content": text});
-    let turn = |messages: Value| chat(json!({"messages": messages})).unwrap().affinity;
+    let turn = |messages: Value| chat(json!({"messages": messages})).unwrap().affinity("m");
     let first = turn(json!([message("system", "be brief"), message("user", "hello")]));
     let second = [
         message("system", "be brief"),
@@ -162,7 +187,7 @@ fn the_turns_of_a_conversation_share_an_affinity_and_others_do_not() {
     ] {
         assert_ne!(turn(other.clone()), first, "{other}");
     }
-    let other_model = chat(json!({"model": "n", "messages": second})).unwrap().affinity;
+    let other_model = chat(json!({"messages": second})).unwrap().affinity("n");
     assert_ne!(other_model, first);
 }
 
@@ -170,7 +195,7 @@ fn the_turns_of_a_conversation_share_an_affinity_and_others_do_not() {
 fn affinity_uses_the_first_1024_bytes_of_a_message() {
     let affinity = |tail: &str| {
         let content = format!("{}{tail}", "x".repeat(1_024));
-        chat(json!({"messages": [{"role": "user", "content": content}]})).unwrap().affinity
+        chat(json!({"messages": [{"role": "user", "content": content}]})).unwrap().affinity("m")
     };
     assert_eq!(affinity("one"), affinity("two"));
 }
@@ -181,7 +206,7 @@ fn an_explicit_id_determines_the_affinity() {
         let affinity = |content: &str| {
             let mut change = change.clone();
             change["messages"] = json!([{"role": "user", "content": content}]);
-            chat(change).unwrap().affinity
+            chat(change).unwrap().affinity("m")
         };
         (affinity("one") == affinity("two")).then(|| affinity("one"))
     };
@@ -207,16 +232,16 @@ fn an_explicit_id_determines_the_affinity() {
 #[test]
 fn affinity_is_stable_across_versions() {
     let request = parse(Endpoint::Other, r#"{"model":"m","prompt_cache_key":"conversation 1"}"#);
-    assert_eq!(request.affinity, Some(3_056_119_902_571_641_871));
+    assert_eq!(request.affinity("m"), Some(3_056_119_902_571_641_871));
     let request = parse(Endpoint::Completions, r#"{"model":"m","prompt":"hello"}"#);
-    assert_eq!(request.affinity, Some(8_806_813_052_248_375_744));
+    assert_eq!(request.affinity("m"), Some(8_806_813_052_248_375_744));
 }
 
 #[test]
 fn the_turns_of_a_responses_conversation_share_an_affinity() {
     let affinity = |input: Value| {
         let body = json!({"model": "m", "instructions": "be brief", "input": input}).to_string();
-        parse(Endpoint::Responses, &body).affinity
+        parse(Endpoint::Responses, &body).affinity("m")
     };
     let user = |text: &str| json!({"role": "user", "content": text});
     let first = affinity(json!([user("hello")]));

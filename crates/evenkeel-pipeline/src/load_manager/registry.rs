@@ -117,6 +117,21 @@ impl OptimizedLoadManager {
         self.nodes.get(node).is_some_and(Node::is_available)
     }
 
+    /// Reports whether a request for the model may be sent to a node now or after a cooldown: a node in rotation serves it
+    /// whose circuit breaker lets requests through. Its slots may all be taken.
+    pub fn has_usable_node(&self, model: ModelId) -> bool {
+        self.nodes.iter().any(|(_, node)| {
+            node.admin_state == AdminState::Serving && node.serves(model) && node.breaker.allows()
+        })
+    }
+
+    /// Spends a retry from the budget; `false` if nothing is left.
+    ///
+    /// The driver calls this before it submits a failed request again in another form.
+    pub fn spend_retry(&mut self, now: Instant) -> bool {
+        self.retries.spend(now)
+    }
+
     /// Sets a tenant's weight and concurrency limit; requests that are already queued are rescheduled accordingly.
     pub fn set_tenant(
         &mut self,

@@ -70,6 +70,10 @@ impl Authenticator {
         Self { sites, ..self }
     }
 
+    pub(crate) fn sites(&self) -> &TrustedSites {
+        &self.sites
+    }
+
     /// Sets the sink of audit records; only the first call has an effect.
     pub fn set_audit_sink(&self, sink: AuditSink) {
         self.audit.get_or_init(|| sink);

@@ -5,7 +5,7 @@ use std::fmt;
 use evenkeel_policy::class::TenantFlow;
 use evenkeel_policy::id::{NodeId, PeerId};
 
-use super::{Event, HandoverFailure, LabelValue, NodeEvent, RejectReason, Step};
+use super::{Event, FallbackReason, HandoverFailure, LabelValue, NodeEvent, RejectReason, Step};
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,6 +75,13 @@ impl Step {
             Self::Admitted { waiting } => write!(f, "admitted, {waiting} waiting"),
             Self::Delayed { delay } => write!(f, "delayed by {delay:?}"),
             Self::Rejected { reason } => write!(f, "rejected: {reason}"),
+            Self::FellBack { to, reason } => {
+                match name {
+                    Some(name) => write!(f, "falls back to {name:?}")?,
+                    None => write!(f, "falls back to model {}", to.0)?,
+                }
+                write!(f, ": {reason}")
+            }
             Self::Redirected { peer, kind, reason } => {
                 write!(f, "{} redirected to {}: {reason}", kind.as_str(), PeerDisplay(*peer, name))
             }
@@ -120,6 +127,16 @@ impl fmt::Display for HandoverFailure {
         f.write_str(match self {
             Self::NotExecuted => "could not be reached or rejected it, and did not execute it",
             Self::OutcomeUnknown => "did not answer, and it is unknown whether it executed the request",
+        })
+    }
+}
+
+impl fmt::Display for FallbackReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoNode => "no node can serve the model before it",
+            Self::Failed => "all attempts on the model before it failed",
+            Self::Capacity => "the model before it has no capacity",
         })
     }
 }

@@ -92,6 +92,7 @@ impl RouterMetrics {
             | Step::PeerFailed { .. }
             | Step::InTransaction { .. }
             | Step::Rejected { .. }
+            | Step::FellBack { .. }
             | Step::Cancelled
             | Step::Dispatched { .. }
             | Step::FirstByte { .. }

@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use evenkeel_policy::id::{NodeId, PathId, PeerId};
+use evenkeel_policy::id::{ModelId, NodeId, PathId, PeerId, RequestId, TenantId};
 use evenkeel_policy::swrr::{ShareWindow, SwrrConfig, SwrrRules, SwrrScheduler};
 use evenkeel_policy::time::Instant;
 use evenkeel_telemetry::trace::{TraceOptions, Tracer};
 use evenkeel_telemetry::{
-    ClassGauges, DURATION_BOUNDS, DatagramDrop, EngineGauges, Label, MetricDesc, MetricLimits, NodeGauges,
-    Observer, PathGauges, PathMetrics, Registry, RelayMetrics, RequestLogLimits, RouteMetrics, RouterGauges,
-    RouterMetrics, metric_names,
+    ClassGauges, DURATION_BOUNDS, DatagramDrop, EngineGauges, Event, FallbackReason, GenAiMetrics,
+    GenAiOperation, Label, MetricDesc, MetricLimits, NodeGauges, Observer, PathGauges, PathMetrics, Registry,
+    RelayMetrics, RequestLogLimits, RouteMetrics, RouterGauges, RouterMetrics, Step, metric_names,
 };
 use proptest::prelude::*;
 
@@ -40,6 +40,10 @@ fn every_metric_of_the_crate_is_on_the_page_in_valid_format() {
     observer
         .metrics()
         .set_node_gauges(NodeId(0), &NodeGauges { slots: 8, busy: 2, engine, ..NodeGauges::default() });
+    let step = Step::FellBack { to: ModelId(0), reason: FallbackReason::NoNode };
+    observer.metrics().record(&Event::Request { request: RequestId(0), tenant: TenantId(0), step });
+    let operation = GenAiOperation { name: "chat", provider: "openai" };
+    GenAiMetrics::new(&registry).unwrap().series(operation, ModelId(0), "a", "a");
     let page = read(&registry.render()).unwrap();
     let found: Vec<_> = page.iter().map(|family| (family.name.as_str(), family.help.as_str())).collect();
     let mut expected: Vec<_> = metric_names::ALL.iter().map(|desc| (desc.name, desc.help)).collect();

@@ -19,6 +19,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::effective::toml_value;
 use super::links::{LinkSettings, check_link};
+use super::models;
 use super::reader::{Section, SourcedValue};
 use super::source::ValueSource;
 use super::tenants::table_to_toml;
@@ -71,9 +72,10 @@ pub(super) fn read(
             section.error(origin, format_args!("node {:?}: {error}", node.name));
         }
     }
+    let models = models::read(section, &nodes);
     let nodes = nodes.into_iter().map(|(_, node)| node).collect();
     LlmConfig {
-        options: LlmOptions { pipeline, health, adaptive, first_byte_max, pass, cached_cost, nodes },
+        options: LlmOptions { pipeline, health, adaptive, first_byte_max, pass, cached_cost, models, nodes },
         ca_file_origin: ca_file.as_ref().map_or(ValueSource::Default, |setting| setting.origin.clone()),
         ca_file: ca_file.map(|setting| setting.value),
     }

@@ -108,6 +108,7 @@ impl Core {
         let configured = &config.llm.options.nodes;
         nodes::drop_overridden(&mut stored, configured);
         self.reload_nodes(&state.config.llm.options.nodes, configured, &mut report);
+        self.llm.set_models(config.llm.options.models.clone());
         report.nodes_added.extend(self.add_stored_nodes(&stored, &config));
         report.links_removed = self.links.remove_others(&config.links);
         for name in stored.drained().iter().filter(|name| report.nodes_added.contains(name)) {

@@ -33,6 +33,65 @@ fn log_lines_of_a_request_have_its_id() {
 }
 
 #[test]
+fn model_requests_are_measured_by_opentelemetrys_conventions() {
+    let dir = TestDir::new("observability-gen-ai");
+    let node = TestNode::start(fast());
+    write_config(&dir, &[&node.address().to_string()], "[[llm.models]]\nname = 'gpt'\nalias_of = 'sim'\n");
+    let server = ServerProcess::start(&dir, &[]);
+    let streamed = server.post(CHAT, &chat(json!({"model": "gpt", "stream": true})));
+    let input = chat_input(&server.post(CHAT, &chat(json!({"model": "gpt"}))).json());
+    assert_eq!(streamed.status, 200);
+    assert_eq!(server.post(CHAT, &chat(json!({"max_tokens": 1_000_000}))).status, 400);
+    assert_eq!(server.post(CHAT, &chat(json!({"model": "unknown"}))).status, 404);
+    let embed = json!({"model": "sim", "input": "keel"});
+    assert_eq!(server.post("/v1/embeddings", &embed).status, 200);
+    let labels = |operation: &str, request: &str, more: &str| {
+        format!(
+            "{{gen_ai_operation_name=\"{operation}\",gen_ai_provider_name=\"openai\",\
+             gen_ai_request_model=\"{request}\",gen_ai_response_model=\"sim\"{more}}}"
+        )
+    };
+    let duration = "gen_ai_server_request_duration_seconds";
+    let first_token = "gen_ai_server_time_to_first_token_seconds";
+    let output_token = "gen_ai_server_time_per_output_token_seconds";
+    let usage = "gen_ai_client_token_usage";
+    let output = ",gen_ai_token_type=\"output\"";
+    for line in [
+        format!("{duration}_count{} 2", labels("chat", "gpt", ",error_type=\"\"")),
+        format!("{duration}_count{} 1", labels("chat", "sim", ",error_type=\"400\"")),
+        format!("{duration}_count{} 1", labels("embeddings", "sim", ",error_type=\"\"")),
+        // Only streams have a first token.
+        format!("{first_token}_count{} 1", labels("chat", "gpt", "")),
+        format!("{output_token}_count{} 1", labels("chat", "gpt", "")),
+        format!("{usage}_sum{} {}", labels("chat", "gpt", ",gen_ai_token_type=\"input\""), 2 * input),
+        format!("{usage}_sum{} 16", labels("chat", "gpt", output)),
+        format!("{usage}_bucket{} 0", labels("chat", "gpt", &format!("{output},le=\"4\""))),
+        format!("{usage}_bucket{} 2", labels("chat", "gpt", &format!("{output},le=\"16\""))),
+        format!("{usage}_count{} 0", labels("embeddings", "sim", output)),
+        // A failed request has no tokens.
+        format!("{usage}_count{} 0", labels("chat", "sim", output)),
+    ] {
+        // The metrics are recorded when the response has ended, which its client may see first.
+        while !server.get("/metrics").body.lines().any(|found| found == line) {}
+    }
+    let metrics = server.get("/metrics").body;
+    for bounds in [(duration, "0.01", "81.92"), (first_token, "0.001", "10"), (output_token, "0.01", "2.5")] {
+        let (name, first, last) = bounds;
+        for bound in [first, last] {
+            let is_bucket = |line: &str| {
+                line.starts_with(&format!("{name}_bucket")) && line.contains(&format!("le=\"{bound}\""))
+            };
+            assert!(metrics.lines().any(is_bucket), "{name} has no bucket {bound}");
+        }
+    }
+    assert!(!metrics.contains("unknown\""), "a name that a client made up is a label: {metrics}");
+}
+
+fn chat_input(reply: &Value) -> u64 {
+    reply["usage"]["prompt_tokens"].as_u64().unwrap()
+}
+
+#[test]
 fn metrics_tell_which_node_is_down_and_which_statuses_were_sent() {
     let dir = TestDir::new("observability-metrics");
     let node = TestNode::start(fast());

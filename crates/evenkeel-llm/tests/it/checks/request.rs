@@ -54,7 +54,7 @@ fn check_names(request: &LlmRequest, body: &[u8]) {
 
 /// Checks that the forwarded body requests usage, and is otherwise unchanged.
 fn check_forwarded(endpoint: Endpoint, request: &LlmRequest, body: &Bytes) {
-    let forwarded = request.forwarded(body);
+    let forwarded = request.forwarded(body, None);
     let adds_usage = request.mode == ResponseMode::Stream
         && request.usage == IncludeUsage::NotRequested
         && matches!(endpoint, Endpoint::Chat | Endpoint::Completions);
@@ -64,10 +64,16 @@ fn check_forwarded(endpoint: Endpoint, request: &LlmRequest, body: &Bytes) {
     }
     let again = LlmRequest::parse(endpoint, &forwarded).expect("the forwarded body is valid");
     assert_eq!(again.usage, IncludeUsage::Requested);
-    assert_eq!(again.forwarded(&forwarded), forwarded);
+    assert_eq!(again.forwarded(&forwarded, None), forwarded);
     assert_eq!(
-        (&again.model, again.mode, again.input_tokens, again.output_tokens_max, again.affinity),
-        (&request.model, request.mode, request.input_tokens, request.output_tokens_max, request.affinity)
+        (&again.model, again.mode, again.input_tokens, again.output_tokens_max, again.affinity("m")),
+        (
+            &request.model,
+            request.mode,
+            request.input_tokens,
+            request.output_tokens_max,
+            request.affinity("m")
+        )
     );
     // `serde_json` rejects numbers beyond f64 and lone surrogates.
     let (Ok(mut expected), Ok(sent)) =

@@ -1,5 +1,7 @@
 //! Outcomes of dispatched jobs: done, retried, failed, rerun after a crash.
 
+use std::net::TcpListener;
+
 use evenkeel_sim_node::SimOptions;
 use serde_json::json;
 
@@ -23,6 +25,18 @@ fn a_job_runs_and_its_response_is_stored() {
     assert!(text.starts_with("done with status 200 at "), "{text}");
     test.wait_counted("done", 1);
     assert_eq!(test.pending("jobs"), 0);
+}
+
+#[test]
+fn a_job_under_an_alias_is_run_by_its_model() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = format!(
+        "[[llm.models]]\nname = 'gpt'\nalias_of = 'gone'\nfallbacks = ['sim']\n\
+         [[llm.nodes]]\nname = 'down'\nurl = 'http://{closed}'\nmodels = ['gone']\n"
+    );
+    let test = DispatchTest::start("dispatch-alias", fast(), &config, &json!({}));
+    let result = test.wait_result(&test.send_one(&super::chat(json!({"model": "gpt"}))));
+    assert_eq!((&result["state"], &result["body"]["model"]), (&json!("done"), &json!("sim")), "{result:#}");
 }
 
 #[test]
