@@ -124,8 +124,10 @@ mod tests {
             waited_before: Duration::ZERO,
             timeout_at: Instant::ORIGIN,
             attempts: 0,
+            unserved: 0,
             refused: 0,
             tried: vec![],
+            holds: vec![],
             skipped: 0,
             state: RequestState::Queued,
         }

@@ -46,6 +46,11 @@ impl Cooldown {
         matches!(self.state, State::Ready | State::ProbeDue)
     }
 
+    /// Reports whether the node cools down or is to be probed.
+    pub(crate) fn is_cooling(&self) -> bool {
+        self.state != State::Ready
+    }
+
     /// Returns the end of the current cooldown.
     pub(crate) fn until(&self) -> Option<Instant> {
         match self.state {
