@@ -19,7 +19,7 @@ pub use status::{ClassStatus, ModelStatus, NodeStatus, PoolStats, Status, Tenant
 use crate::OptimizedLoadManager;
 use crate::accept::{Attempt, NodeHold, ResponseState};
 use crate::options::BreakerOptions;
-use crate::pick_node::{AdminState, BreakerState, SlotRequest, Verdict};
+use crate::pick_node::{AdminState, BreakerState, Room, SlotRequest, Verdict};
 use crate::rejection::{Rejection, WaitResult};
 
 /// An event for the driver; [`Dispatch`](Self::Dispatch) is also an instruction.
@@ -262,6 +262,8 @@ impl OptimizedLoadManager {
         let Some(node) = self.nodes.get_mut(attempt.node) else { return };
         if outcome == Outcome::Good {
             node.tenants.on_success(now, arrival.tenant, request);
+            node.cooldown.on_room();
+            node.tenants.on_room();
         }
         let breaker = node.breaker.on_outcome(now, request, outcome);
         self.apply_breaker_change(attempt.node, breaker);
@@ -338,7 +340,7 @@ impl OptimizedLoadManager {
             Verdict::Open => None,
             Verdict::ClosedToTenant => {
                 // With nobody to compare with, the only node stays open: failing requests are answered at once.
-                if !has_other && !node.tenants.serves_others(now) {
+                if !has_other && !node.tenants.serves_others(now, arrival.tenant) {
                     node.tenants.forget_failures(arrival.tenant);
                 }
                 None
@@ -367,10 +369,11 @@ impl OptimizedLoadManager {
             node.capacity.on_refusal(attempt.departure);
             let is_cooling = node.cooldown.is_cooling() || node.tenants.is_cooling(tenant);
             if node.tenants.on_refusal(now, tenant) || is_cooling {
-                let is_for_all = node.cooldown.is_cooling() || node.tenants.begin_cooldown(now, tenant, cooldown);
+                let is_for_all = node.cooldown.is_cooling() || node.tenants.begin_cooldown(now, tenant);
                 if is_for_all {
                     node.tenants.clear_cooldowns();
-                    let until = node.cooldown.begin(now, cooldown);
+                    let room = if retry_after.is_some() { Room::ChangesNothing } else { Room::EndsIt };
+                    let until = node.cooldown.begin(now, cooldown, room);
                     self.events.push_back(Event::Cooldown { node: attempt.node, until });
                 }
             }

@@ -30,6 +30,7 @@ pub use cache::{CacheEntry, CacheStats};
 pub(crate) use capacity::Capacity;
 pub use capacity::{EngineLoad, Slots};
 pub use circuit_breaker::BreakerState;
+pub(crate) use cooldown::Room;
 use first_token::{ESTIMATE_AGE_LIMIT, ESTIMATE_AGE_MAX, EstimateBasis, FirstToken};
 pub(crate) use first_token::{PromptCache, ResponseForm};
 use node::NodeDefaults;
@@ -157,13 +158,14 @@ impl NodePool {
             .unwrap_or(now)
     }
 
-    /// Reports whether another node could serve a request of a tenant if it had a free slot.
+    /// Reports whether another healthy node could serve a request of a tenant if it had a free slot.
     pub(crate) fn has_other(&self, node: NodeId, arrival: &Arrival) -> bool {
         self.iter().any(|(id, other)| {
             id != node
                 && other.serves(arrival.model)
                 && other.is_available()
-                && other.tenants.allows(arrival.tenant)
+                && other.breaker.state() == BreakerState::Closed
+                && !other.tenants.is_closed(arrival.tenant)
         })
     }
 

@@ -14,7 +14,7 @@ use evenkeel_policy::outcome::{AttemptFailure, TripReason};
 use evenkeel_policy::time::{Duration, Instant};
 
 use super::circuit_breaker::{BreakerState, CircuitBreaker};
-use super::cooldown::Cooldown;
+use super::cooldown::{Cooldown, Room};
 use super::node::NodeDefaults;
 
 /// Tenants of which a node keeps evidence.
@@ -30,8 +30,8 @@ pub(super) const SERVED_AGE_MAX: Duration = Duration::from_secs(10);
 pub(crate) struct TenantHealth {
     defaults: NodeDefaults,
     tenants: BTreeMap<TenantId, Evidence>,
-    /// Last time that the node served a tenant that it is not closed to.
-    others_served_at: Option<Instant>,
+    /// The last two tenants that the node served although it was not closed to them, the latest first.
+    served: [Option<(TenantId, Instant)>; 2],
 }
 
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ pub(crate) enum Verdict {
 
 impl TenantHealth {
     pub(super) fn new(defaults: NodeDefaults) -> Self {
-        Self { defaults, tenants: BTreeMap::new(), others_served_at: None }
+        Self { defaults, tenants: BTreeMap::new(), served: [None; 2] }
     }
 
     /// Reports whether one more request of a tenant may be sent.
@@ -98,9 +98,27 @@ impl TenantHealth {
         self.tenants.get(&tenant).is_some_and(|known| known.cooldown.is_cooling())
     }
 
-    /// Reports whether a tenant without evidence was served lately.
-    pub(crate) fn serves_others(&self, now: Instant) -> bool {
-        self.others_served_at.is_some_and(|at| now.since(at) < SERVED_AGE_MAX)
+    /// Reports whether the node is closed to a tenant.
+    pub(crate) fn is_closed(&self, tenant: TenantId) -> bool {
+        self.tenants.get(&tenant).is_some_and(Evidence::is_closed)
+    }
+
+    /// Reports whether another tenant, to which the node is not closed, was served lately.
+    pub(crate) fn serves_others(&self, now: Instant, tenant: TenantId) -> bool {
+        self.served_other_at(tenant).is_some_and(|at| now.since(at) < SERVED_AGE_MAX)
+    }
+
+    /// Returns the last time that another tenant was served to which the node is not closed.
+    fn served_other_at(&self, tenant: TenantId) -> Option<Instant> {
+        let mut served = self.served.iter().flatten();
+        served.find(|(other, _)| *other != tenant && !self.is_closed(*other)).map(|(_, at)| *at)
+    }
+
+    fn record_served(&mut self, now: Instant, tenant: TenantId) {
+        if self.served[0].is_some_and(|(latest, _)| latest != tenant) {
+            self.served[1] = self.served[0];
+        }
+        self.served[0] = Some((tenant, now));
     }
 
     pub(super) fn on_send(&mut self, now: Instant, tenant: TenantId, request: RequestId) {
@@ -130,19 +148,25 @@ impl TenantHealth {
     /// Records the first byte of a response.
     pub(crate) fn on_served(&mut self, now: Instant, tenant: TenantId, request: RequestId) {
         let Some(known) = self.tenants.get_mut(&tenant) else {
-            self.others_served_at = Some(now);
+            self.record_served(now, tenant);
             return;
         };
         known.refusals <<= 1;
         known.cooldown.on_response(request);
         known.breaker.on_response(now, request);
         known.is_blamed = false;
-        if !known.is_closed() {
-            self.others_served_at = Some(now);
-        }
+        let is_closed = known.is_closed();
         if known.is_clean() {
             self.tenants.remove(&tenant);
         }
+        if !is_closed {
+            self.record_served(now, tenant);
+        }
+    }
+
+    /// Lets a request probe the node at once in place of waiting for the end of a cooldown, because a slot was freed.
+    pub(crate) fn on_room(&mut self) {
+        self.tenants.values_mut().for_each(|known| known.cooldown.on_room());
     }
 
     /// Records a refusal; reports whether half of the tenant's last eight responses were refusals.
@@ -154,11 +178,12 @@ impl TenantHealth {
 
     /// Closes the node to a tenant for a cooldown; reports whether it is cooling down for another tenant, too, and
     /// serves no one else.
-    pub(crate) fn begin_cooldown(&mut self, now: Instant, tenant: TenantId, requested: Duration) -> bool {
+    pub(crate) fn begin_cooldown(&mut self, now: Instant, tenant: TenantId) -> bool {
+        let requested = self.defaults.breaker.cooldown;
         let known = self.entry(now, tenant);
-        known.cooldown.begin(now, requested);
+        known.cooldown.begin(now, requested, Room::EndsIt);
         let mut others = self.tenants.iter().filter(|(other, known)| **other != tenant && known.cooldown.is_cooling());
-        others.next().is_some() && !self.serves_others(now)
+        others.next().is_some() && !self.serves_others(now, tenant)
     }
 
     /// Ends the cooldowns of single tenants, because one for all begins.
@@ -187,7 +212,7 @@ impl TenantHealth {
         let since = known.failing_since;
         let is_open = |known: &Evidence| known.breaker.state() != BreakerState::Closed;
         let agrees = self.tenants.iter().any(|(other, known)| *other != tenant && is_open(known));
-        let is_contradicted = self.others_served_at.is_some_and(|at| since <= at);
+        let is_contradicted = self.served_other_at(tenant).is_some_and(|at| since <= at);
         if !agrees || is_contradicted {
             return Verdict::ClosedToTenant;
         }
@@ -265,9 +290,9 @@ mod tests {
     #[test]
     fn a_cooldown_for_one_tenant_is_not_one_for_another_and_two_make_one_for_all() {
         let mut health = health();
-        assert!(!health.begin_cooldown(at(0), ALICE, Duration::from_secs(1)));
+        assert!(!health.begin_cooldown(at(0), ALICE));
         assert!(!health.allows(ALICE) && health.allows(BOB));
-        assert!(health.begin_cooldown(at(0), BOB, Duration::from_secs(1)));
+        assert!(health.begin_cooldown(at(0), BOB));
     }
 
     #[test]
