@@ -19,7 +19,7 @@ pub use status::{ClassStatus, ModelStatus, NodeStatus, PoolStats, Status, Tenant
 use crate::OptimizedLoadManager;
 use crate::accept::{Attempt, NodeHold, ResponseState};
 use crate::options::BreakerOptions;
-use crate::pick_node::{AdminState, BreakerState, Room, SlotRequest, Verdict};
+use crate::pick_node::{AdminState, BreakerState, HadRoom, Room, SlotRequest, Verdict};
 use crate::rejection::{Rejection, WaitResult};
 
 /// An event for the driver; [`Dispatch`](Self::Dispatch) is also an instruction.
@@ -211,8 +211,9 @@ impl OptimizedLoadManager {
             node.on_latency(now, now.since(attempt.since), &work);
         }
         node.cooldown.on_response(request);
-        node.tenants.on_served(now, arrival.tenant, request);
-        node.acceptance.record(now, attempt.since, attempt.level);
+        let had_room = node.acceptance.record(now, attempt.since, attempt.level);
+        let room = if had_room { HadRoom::Yes } else { HadRoom::Unknown };
+        node.tenants.on_served(now, arrival.tenant, request, room);
         node.unreachable = None;
         let breaker = node.breaker.on_response(now, request);
         let transition = attempt.path.and_then(|path| node.paths.on_probe(now, path, Probe::Reached));
@@ -360,7 +361,7 @@ impl OptimizedLoadManager {
         let tenant = record.arrival.tenant;
         let Some(node) = self.nodes.get_mut(attempt.node) else { return };
         node.unreachable = None;
-        if node.acceptance.covers(now, attempt.level) {
+        if node.acceptance.record_refusal(now, attempt.since, attempt.level) {
             let known = record.holds.iter().find(|hold| hold.node == attempt.node);
             if known.is_none_or(|hold| node.acceptance.is_since(hold.since)) {
                 record.refused += 1;

@@ -68,6 +68,13 @@ pub(crate) enum Verdict {
     ClosedToAll(TripReason),
 }
 
+/// Conclusion from the load at which a request was served: the node had room when it last refused one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HadRoom {
+    Yes,
+    Unknown,
+}
+
 impl TenantHealth {
     pub(super) fn new(defaults: NodeDefaults) -> Self {
         Self { defaults, tenants: BTreeMap::new(), served: [None; 2] }
@@ -146,13 +153,17 @@ impl TenantHealth {
     }
 
     /// Records the first byte of a response.
-    pub(crate) fn on_served(&mut self, now: Instant, tenant: TenantId, request: RequestId) {
+    pub(crate) fn on_served(&mut self, now: Instant, tenant: TenantId, request: RequestId, room: HadRoom) {
         let Some(known) = self.tenants.get_mut(&tenant) else {
             self.record_served(now, tenant);
             return;
         };
         known.refusals <<= 1;
         known.cooldown.on_response(request);
+        if room == HadRoom::Yes && known.cooldown.is_cooling() {
+            known.refusals = 0;
+            known.cooldown = Cooldown::new(self.defaults.breaker.cooldown);
+        }
         known.breaker.on_response(now, request);
         known.is_blamed = false;
         let is_closed = known.is_closed();
@@ -281,7 +292,7 @@ mod tests {
         for _ in 0..3 {
             assert!(!health.on_refusal(at(0), ALICE));
         }
-        (0..5).for_each(|_| health.on_served(at(0), ALICE, REQUEST));
+        (0..5).for_each(|_| health.on_served(at(0), ALICE, REQUEST, HadRoom::Unknown));
         assert!(!health.on_refusal(at(0), ALICE), "one refusal has left the window");
         assert!(!health.on_refusal(at(0), ALICE) && !health.on_refusal(at(0), ALICE));
         assert!(health.on_refusal(at(0), ALICE));
@@ -293,6 +304,16 @@ mod tests {
         assert!(!health.begin_cooldown(at(0), ALICE));
         assert!(!health.allows(ALICE) && health.allows(BOB));
         assert!(health.begin_cooldown(at(0), BOB));
+    }
+
+    #[test]
+    fn a_cooldown_ends_when_the_refusals_were_not_for_lack_of_room() {
+        for (room, is_open) in [(HadRoom::Unknown, false), (HadRoom::Yes, true)] {
+            let mut health = health();
+            health.begin_cooldown(at(0), ALICE);
+            health.on_served(at(0), ALICE, REQUEST, room);
+            assert_eq!(health.allows(ALICE), is_open, "{room:?}");
+        }
     }
 
     #[test]
@@ -308,7 +329,7 @@ mod tests {
     fn two_tenants_do_not_close_a_node_that_serves_a_third_one_meanwhile() {
         let mut health = health();
         assert_eq!(fail(&mut health, ALICE), Verdict::ClosedToTenant);
-        health.on_served(at(1), CAROL, REQUEST);
+        health.on_served(at(1), CAROL, REQUEST, HadRoom::Unknown);
         assert_eq!(fail(&mut health, BOB), Verdict::ClosedToTenant);
     }
 

@@ -33,6 +33,11 @@ fn assert_unharmed(fault: Fault) {
     for cell in poison_cells().into_iter().filter(|cell| cell.fault == fault) {
         let result = measure_poison_cell(&cell, 1).unwrap();
         println!("{cell:?}: {result:?}");
+        // A tenant's own hanging requests hold most of the only node's slots: its others wait, but none is lost.
+        let is_full = fault == Fault::Hang && cell.nodes == 1 && cell.is_busy && cell.is_one_tenant;
+        if is_full && result.lost == 0 {
+            continue;
+        }
         if !result.is_unharmed() || cell.is_busy && result.throughput < 0.5 {
             harmed.push(format!("{cell:?}: {result:?}"));
         }
