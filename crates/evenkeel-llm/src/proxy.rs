@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_pipeline::{Arrival, Priority, Rejection};
+use evenkeel_pipeline::{Arrival, NoRetryReason, Priority, Rejection};
 use evenkeel_policy::score;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
@@ -164,8 +164,14 @@ impl ProxyRequest {
                 }
                 Err(error) => {
                     self.trace.attempt_failed(&error);
-                    let failover = slot.fail(error.failure(), reservation.input_cost());
-                    queued = failover.map_err(|rejected| self.reject(&rejected, &request, &reservation))?;
+                    queued = match (slot.fail(error.failure(), reservation.input_cost()), error) {
+                        (Ok(queued), _) => queued,
+                        (Err(rejected), AttemptError::Refused(refusal)) if is_refused_twice(&rejected) => {
+                            self.waited = rejected.waited;
+                            return Ok(refusal.into_response());
+                        }
+                        (Err(rejected), _) => return Err(self.reject(&rejected, &request, &reservation)),
+                    };
                 }
             }
         }
@@ -267,7 +273,7 @@ impl ProxyRequest {
             let node = node.options.name.as_str();
             match error {
                 // Not a warning: an overloaded pool would flood the log, and its events and metrics show the overload.
-                AttemptError::Busy { .. } => tracing::debug!(request_id, node, %error, "attempt failed"),
+                AttemptError::Busy { .. } | AttemptError::Refused(_) => tracing::debug!(request_id, node, %error, "attempt failed"),
                 _ => tracing::warn!(request_id, node, %error, "attempt failed"),
             }
         })
@@ -313,10 +319,29 @@ impl ProxyRequest {
         if self.priority == Priority::Background && matches!(rejected.rejection, Rejection::NoNode { .. }) {
             return ApiError::Unready;
         }
+        if let Rejection::Outage { retry_after } = rejected.rejection {
+            return ApiError::Unavailable { message: self.outage_message(request, reservation), retry_after };
+        }
         let waiting = self.llm.scheduler.inspect(|pipeline| pipeline.waiting(reservation.model()));
-        let no_node = ApiError::NoModel { model: request.model.clone() };
+        let no_node = match self.llm.nodes.is_listed(reservation.model()) {
+            // Its nodes are drained.
+            true => ApiError::unavailable(format!("every node of model {:?} is draining", request.model)),
+            false => ApiError::NoModel { model: request.model.clone() },
+        };
         rejection_error(&rejected.rejection, waiting, no_node)
     }
+
+    fn outage_message(&self, request: &LlmRequest, reservation: &TokenReservation) -> String {
+        let causes = self.llm.nodes.health_errors(reservation.model());
+        let causes = causes.iter().map(|(node, error)| format!("node {node:?}: {error}"));
+        let causes = causes.collect::<Vec<_>>().join("; ");
+        let detail = if causes.is_empty() { "connections fail".to_owned() } else { causes };
+        format!("no node of model {:?} can be reached: {detail}", request.model)
+    }
+}
+
+fn is_refused_twice(rejected: &WaitRejection) -> bool {
+    matches!(rejected.rejection, Rejection::Failed { no_retry: NoRetryReason::RefusedTwice, .. })
 }
 
 /// Rejects a path that another parser could resolve to one outside `/v1`.

@@ -216,7 +216,7 @@ impl Database {
         let (waiting, is_available) = self
             .scheduler
             .inspect(|pipeline| (pipeline.waiting(pool.model), pipeline.is_available(pool.node)));
-        if !is_available && matches!(rejection, Rejection::WaitTimeout { .. }) {
+        if !is_available && matches!(rejection, Rejection::WaitTimeout { .. } | Rejection::Outage { .. }) {
             let reason = self.last_failure.lock().clone();
             return SqlError::Database(DatabaseError::Unavailable { reason });
         }
