@@ -2,12 +2,12 @@
 //!
 //! Guarantees: every rejection and every failed attempt is mapped here, and nowhere else.
 
+use bytes::Bytes;
 use evenkeel_pipeline::AttemptFailure;
 use evenkeel_policy::time::Duration;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{self, Response};
 use http::header::CONTENT_LENGTH;
-use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 

@@ -273,7 +273,9 @@ impl ProxyRequest {
             let node = node.options.name.as_str();
             match error {
                 // Not a warning: an overloaded pool would flood the log, and its events and metrics show the overload.
-                AttemptError::Busy { .. } | AttemptError::Refused(_) => tracing::debug!(request_id, node, %error, "attempt failed"),
+                AttemptError::Busy { .. } | AttemptError::Refused(_) => {
+                    tracing::debug!(request_id, node, %error, "attempt failed")
+                }
                 _ => tracing::warn!(request_id, node, %error, "attempt failed"),
             }
         })

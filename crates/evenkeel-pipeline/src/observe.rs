@@ -19,7 +19,7 @@ pub use status::{ClassStatus, ModelStatus, NodeStatus, PoolStats, Status, Tenant
 use crate::OptimizedLoadManager;
 use crate::accept::{Attempt, NodeHold, ResponseState};
 use crate::options::BreakerOptions;
-use crate::pick_node::{AdminState, BreakerState, HadRoom, Room, SlotRequest, Verdict};
+use crate::pick_node::{AdminState, BreakerState, Corroboration, HadRoom, Room, SlotRequest, Verdict};
 use crate::rejection::{Rejection, WaitResult};
 
 /// An event for the driver; [`Dispatch`](Self::Dispatch) is also an instruction.
@@ -337,15 +337,10 @@ impl OptimizedLoadManager {
             }
             return;
         }
-        let breaker = match node.tenants.on_failure(now, arrival.tenant, request, failure) {
-            Verdict::Open => None,
-            Verdict::ClosedToTenant => {
-                // With nobody to compare with, the only node stays open: failing requests are answered at once.
-                if !has_other && !node.tenants.serves_others(now, arrival.tenant) {
-                    node.tenants.forget_failures(arrival.tenant);
-                }
-                None
-            }
+        let has_comparison = has_other || node.tenants.serves_others(now, arrival.tenant);
+        let basis = if has_comparison { Corroboration::Others } else { Corroboration::Nothing };
+        let breaker = match node.tenants.on_failure(now, arrival.tenant, (request, failure), basis) {
+            Verdict::Open | Verdict::ClosedToTenant => None,
             Verdict::ClosedToAll(reason) => Some(node.breaker.trip(now, reason)),
         };
         self.apply_breaker_change(attempt.node, breaker);

@@ -36,7 +36,7 @@ pub(crate) use first_token::{PromptCache, ResponseForm};
 use node::NodeDefaults;
 pub use node::{AdminState, NodeSpec};
 pub(crate) use node::{Node, STATS_AGE_MAX, SlotRequest};
-pub(crate) use tenant_health::{HadRoom, Verdict};
+pub(crate) use tenant_health::{Corroboration, HadRoom, Verdict};
 
 use crate::accept::{Arrival, NodeHold, RequestRecord};
 use crate::load_manager::RegistryError;
@@ -200,7 +200,8 @@ impl NodePool {
     /// Reports whether a node can serve a request now.
     pub(crate) fn can_serve(&self, id: NodeId, record: &RequestRecord, at_share: &AtShare) -> bool {
         let Some(node) = self.nodes.get(&id) else { return false };
-        is_allowed(id, node, record, at_share) && self.has_room(node, record.arrival.model, record.arrival.request)
+        is_allowed(id, node, record, at_share)
+            && self.has_room(node, record.arrival.model, record.arrival.request)
     }
 
     fn has_room(&self, node: &Node, model: ModelId, request: RequestKind) -> bool {

@@ -81,7 +81,9 @@ impl OptimizedLoadManager {
             });
             let mut tenant_queues = queues.flat_map(ModelQueue::tenant_queues);
             tenant_queues.any(|(tenant, tenant_queue)| {
-                0 < tenant_queue.queued_len() && node.tenants.allows(tenant) && !node.tenants.is_blamed(tenant)
+                0 < tenant_queue.queued_len()
+                    && node.tenants.allows(tenant)
+                    && !node.tenants.is_blamed(tenant)
             })
         });
     }

@@ -18,7 +18,9 @@ use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
-pub use plans::{PoisonCell, PoisonCellResult, at_the_limit, measure_poison_cell, outage, poison_cells, refusing};
+pub use plans::{
+    PoisonCell, PoisonCellResult, at_the_limit, measure_poison_cell, outage, poison_cells, refusing,
+};
 
 use crate::event_queue::EventQueue;
 use crate::rng::Rng;
@@ -159,8 +161,11 @@ struct PoisonSim<'a> {
 impl<'a> PoisonSim<'a> {
     fn new(plan: &'a PoisonPlan) -> Result<Self, SimError> {
         let load = load_config(BackpressureConfig::default());
-        let mut pipeline =
-            OptimizedLoadManager::new(PipelineOptions { load, seed: plan.seed, ..PipelineOptions::default() })?;
+        let mut pipeline = OptimizedLoadManager::new(PipelineOptions {
+            load,
+            seed: plan.seed,
+            ..PipelineOptions::default()
+        })?;
         let mut event_queue = EventQueue::new();
         for _ in 0..plan.nodes {
             let spec = NodeSpec {

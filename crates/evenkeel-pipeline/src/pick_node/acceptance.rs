@@ -63,9 +63,8 @@ impl Acceptance {
     /// Returns the level without the requests that were about to be refused; the request itself counts.
     fn served_level(&self, sent_at: Instant, level: u32) -> u32 {
         // Of requests sent at the same time, the later one has the higher level.
-        let is_unserved = |other: &&Refusal| {
-            (other.sent_at, other.level) < (sent_at, level) && sent_at < other.refused_at
-        };
+        let is_unserved =
+            |other: &&Refusal| (other.sent_at, other.level) < (sent_at, level) && sent_at < other.refused_at;
         let unserved = self.refusals.iter().filter(is_unserved).count();
         level.saturating_sub(u32::try_from(unserved).unwrap_or(u32::MAX)).max(1)
     }
@@ -87,7 +86,11 @@ mod tests {
             acceptance.record(at(0), at(0), 8);
             acceptance.record(at(6), at(5), 3);
             assert!(acceptance.is_since(at(5)) && !acceptance.is_since(at(6)));
-            assert_eq!(acceptance.record_refusal(at(second), at(second), level), is_served, "{level} at {second}");
+            assert_eq!(
+                acceptance.record_refusal(at(second), at(second), level),
+                is_served,
+                "{level} at {second}"
+            );
         }
     }
 

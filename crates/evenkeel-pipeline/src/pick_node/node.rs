@@ -379,7 +379,13 @@ impl Node {
     /// Returns the time at which its cooldown, circuit breaker, a path or its state for a tenant next changes by itself.
     pub(crate) fn timeout(&self) -> Option<Instant> {
         let hold = self.unreachable.and_then(|unreachable| unreachable.hold_ends_at);
-        let due = [self.cooldown.timeout(), self.breaker.timeout(), self.paths.timeout(), self.tenants.timeout(), hold];
+        let due = [
+            self.cooldown.timeout(),
+            self.breaker.timeout(),
+            self.paths.timeout(),
+            self.tenants.timeout(),
+            hold,
+        ];
         due.into_iter().flatten().min()
     }
 

@@ -23,6 +23,9 @@ const TENANTS_MAX: usize = 64;
 /// Refusals among the last eight responses that close the node to the tenant.
 const REFUSALS_MAX: u32 = 4;
 
+/// Age at which a tenant's failures no longer agree with those of another one.
+const EVIDENCE_AGE_MAX: Duration = Duration::from_secs(60);
+
 /// Age at which a served request no longer shows that the node serves.
 pub(super) const SERVED_AGE_MAX: Duration = Duration::from_secs(10);
 
@@ -43,6 +46,8 @@ struct Evidence {
     breaker: CircuitBreaker,
     /// Start of the current run of failures.
     failing_since: Instant,
+    /// Last time that its failures were evidence, although they may not have closed the node.
+    failed_at: Option<Instant>,
     /// The tenant's failures helped to open the breaker for all.
     is_blamed: bool,
 }
@@ -53,8 +58,21 @@ impl Evidence {
     }
 
     fn is_clean(&self) -> bool {
-        self.refusals == 0 && !self.is_closed() && !self.is_blamed && !self.breaker.is_failing()
+        self.refusals == 0
+            && !self.is_closed()
+            && !self.is_blamed
+            && !self.breaker.is_failing()
+            && self.failed_at.is_none()
     }
+}
+
+/// What a tenant's failures can be compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Corroboration {
+    /// Another node serves the tenant, or the node serves other tenants.
+    Others,
+    /// Nothing: the node stays open, so that failing requests are answered at once.
+    Nothing,
 }
 
 /// Meaning of a tenant's failures for the node.
@@ -147,6 +165,7 @@ impl TenantHealth {
     pub(crate) fn on_success(&mut self, now: Instant, tenant: TenantId, request: RequestId) {
         let Some(known) = self.tenants.get_mut(&tenant) else { return };
         known.breaker.on_outcome(now, request, Outcome::Good);
+        known.failed_at = None;
         if known.is_clean() {
             self.tenants.remove(&tenant);
         }
@@ -193,7 +212,8 @@ impl TenantHealth {
         let requested = self.defaults.breaker.cooldown;
         let known = self.entry(now, tenant);
         known.cooldown.begin(now, requested, Room::EndsIt);
-        let mut others = self.tenants.iter().filter(|(other, known)| **other != tenant && known.cooldown.is_cooling());
+        let mut others =
+            self.tenants.iter().filter(|(other, known)| **other != tenant && known.cooldown.is_cooling());
         others.next().is_some() && !self.serves_others(now, tenant)
     }
 
@@ -205,14 +225,16 @@ impl TenantHealth {
         }
     }
 
-    /// Records a failed response.
+    /// Records a failed response. `basis` says whether the node can be closed to a single tenant.
     pub(crate) fn on_failure(
         &mut self,
         now: Instant,
         tenant: TenantId,
-        request: RequestId,
-        failure: AttemptFailure,
+        attempt: (RequestId, AttemptFailure),
+        basis: Corroboration,
     ) -> Verdict {
+        let (request, failure) = attempt;
+        let new_breaker = CircuitBreaker::new(self.defaults.breaker, self.defaults.backoff);
         let known = self.entry(now, tenant);
         if !known.breaker.is_failing() {
             known.failing_since = now;
@@ -220,24 +242,32 @@ impl TenantHealth {
         let Some(BreakerState::Open { reason, .. }) = known.breaker.on_failure(now, request, failure) else {
             return Verdict::Open;
         };
+        known.failed_at = Some(now);
         let since = known.failing_since;
-        let is_open = |known: &Evidence| known.breaker.state() != BreakerState::Closed;
-        let agrees = self.tenants.iter().any(|(other, known)| *other != tenant && is_open(known));
+        let has_evidence =
+            |known: &Evidence| known.failed_at.is_some_and(|at| now.since(at) < EVIDENCE_AGE_MAX);
+        let agrees = self.tenants.iter().any(|(other, known)| *other != tenant && has_evidence(known));
         let is_contradicted = self.served_other_at(tenant).is_some_and(|at| since <= at);
-        if !agrees || is_contradicted {
-            return Verdict::ClosedToTenant;
+        if agrees && !is_contradicted {
+            for known in self.tenants.values_mut() {
+                known.is_blamed = has_evidence(known);
+                known.failed_at = None;
+                known.breaker = new_breaker.clone();
+            }
+            return Verdict::ClosedToAll(reason);
         }
-        for known in self.tenants.values_mut() {
-            known.is_blamed = is_open(known);
-            known.breaker = CircuitBreaker::new(self.defaults.breaker, self.defaults.backoff);
+        if basis == Corroboration::Nothing {
+            self.entry(now, tenant).breaker = new_breaker;
+            return Verdict::Open;
         }
-        Verdict::ClosedToAll(reason)
+        Verdict::ClosedToTenant
     }
 
     /// Forgets the failures of a tenant.
     pub(crate) fn forget_failures(&mut self, tenant: TenantId) {
         if let Some(known) = self.tenants.get_mut(&tenant) {
             known.breaker = CircuitBreaker::new(self.defaults.breaker, self.defaults.backoff);
+            known.failed_at = None;
             if known.is_clean() {
                 self.tenants.remove(&tenant);
             }
@@ -258,7 +288,8 @@ impl TenantHealth {
 
     fn entry(&mut self, now: Instant, tenant: TenantId) -> &mut Evidence {
         if TENANTS_MAX <= self.tenants.len() && !self.tenants.contains_key(&tenant) {
-            let oldest = self.tenants.iter().min_by_key(|(_, known)| known.used_at).map(|(tenant, _)| *tenant);
+            let oldest =
+                self.tenants.iter().min_by_key(|(_, known)| known.used_at).map(|(tenant, _)| *tenant);
             oldest.and_then(|oldest| self.tenants.remove(&oldest));
         }
         let NodeDefaults { breaker, backoff } = self.defaults;
@@ -268,6 +299,7 @@ impl TenantHealth {
             cooldown: Cooldown::new(breaker.cooldown),
             breaker: CircuitBreaker::new(breaker, backoff),
             failing_since: now,
+            failed_at: None,
             is_blamed: false,
         });
         known.used_at = now;
@@ -321,7 +353,10 @@ mod tests {
         let mut health = health();
         assert_eq!(fail(&mut health, ALICE), Verdict::ClosedToTenant);
         assert!(!health.allows(ALICE) && health.allows(BOB));
-        assert!(matches!(fail(&mut health, BOB), Verdict::ClosedToAll(TripReason::Failures { count: 5, .. })));
+        assert!(matches!(
+            fail(&mut health, BOB),
+            Verdict::ClosedToAll(TripReason::Failures { count: 5, .. })
+        ));
         assert!(health.is_blamed(ALICE) && health.is_blamed(BOB) && !health.is_blamed(CAROL));
     }
 
@@ -344,7 +379,8 @@ mod tests {
     }
 
     fn fail(health: &mut TenantHealth, tenant: TenantId) -> Verdict {
-        let verdict = |_| health.on_failure(at(1), tenant, REQUEST, AttemptFailure::BadResponse);
+        let attempt = (REQUEST, AttemptFailure::BadResponse);
+        let verdict = |_| health.on_failure(at(1), tenant, attempt, Corroboration::Others);
         (0..5).map(verdict).last().unwrap()
     }
 

@@ -104,7 +104,13 @@ pub fn at_the_limit(seed: u64, nodes: u32, is_one_tenant: bool) -> PoisonPlan {
 /// Creates nodes to which connections are refused for a while.
 pub fn outage(seed: u64, nodes: u32, from: Duration, to: Duration) -> PoisonPlan {
     let duration = to + Duration::from_secs(60);
-    PoisonPlan { nodes, down: Some((from, to)), duration, victim_every: Duration::from_millis(500), ..plan(seed) }
+    PoisonPlan {
+        nodes,
+        down: Some((from, to)),
+        duration,
+        victim_every: Duration::from_millis(500),
+        ..plan(seed)
+    }
 }
 
 fn plan(seed: u64) -> PoisonPlan {

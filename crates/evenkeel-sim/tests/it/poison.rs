@@ -3,7 +3,8 @@
 use evenkeel_pipeline::Rejection;
 use evenkeel_policy::time::Duration;
 use evenkeel_sim::poison::{
-    Fault, PoisonPlan, PoisonRun, at_the_limit, measure_poison_cell, outage, poison_cells, refusing, run_poison,
+    Fault, PoisonPlan, PoisonRun, at_the_limit, measure_poison_cell, outage, poison_cells, refusing,
+    run_poison,
 };
 
 use crate::seeds;
