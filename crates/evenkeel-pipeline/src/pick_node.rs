@@ -76,6 +76,7 @@ pub(crate) struct NodePool {
 impl NodePool {
     pub(crate) fn new(options: &PipelineOptions) -> Result<Self, SettingOutOfRange> {
         let BreakerOptions { backoff_min, backoff_max, .. } = options.breaker;
+        let cooldown = options.breaker.cooldown_for(None, options.load.wait_queue.default_timeout);
         Ok(Self {
             nodes: BTreeMap::new(),
             next_id: 0,
@@ -85,7 +86,7 @@ impl NodePool {
             seed: options.seed,
             candidates: Vec::new(),
             defaults: NodeDefaults {
-                breaker: options.breaker,
+                breaker: BreakerOptions { cooldown, ..options.breaker },
                 backoff: PathRule::new(PathConfig { backoff_min, backoff_max, ..PathConfig::default() })?,
             },
             swrr: SwrrRules::new(&options.swrr)?,

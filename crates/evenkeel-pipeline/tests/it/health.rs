@@ -43,6 +43,17 @@ fn half_of_eight_responses_refused_close_the_node_to_that_tenant_only() {
 }
 
 #[test]
+fn a_cooldown_lasts_at_most_half_of_the_timeout() {
+    let mut options = PipelineOptions::default();
+    options.breaker.cooldown = 40 * SECOND;
+    let mut driver = Driver::new(options);
+    driver.add(16, &[MODEL]);
+    refuse(&mut driver, ALICE, 4);
+    driver.advance(15 * SECOND);
+    assert_eq!(driver.in_flight.len(), 1, "the probe");
+}
+
+#[test]
 fn refusals_of_two_tenants_are_a_cooldown_for_all_as_long_as_the_retry_after() {
     let mut driver = Driver::with_nodes(&[16]);
     let early = driver.submit(CAROL);
