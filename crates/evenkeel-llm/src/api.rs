@@ -215,6 +215,11 @@ impl LlmApi {
         self.monitors.write_metrics(out)
     }
 
+    /// Names the nodes whose last health check failed.
+    pub fn unhealthy_nodes(&self) -> Vec<String> {
+        self.nodes.unhealthy().into_iter().map(|(name, _)| name).collect()
+    }
+
     /// Describes the nodes with several paths as JSON.
     pub fn describe_paths(&self) -> Vec<serde_json::Value> {
         status::paths_json(self)

@@ -2,13 +2,16 @@
 //!
 //! Guarantees: every rejection and every failed attempt is mapped here, and nowhere else.
 
+use bytes::Bytes;
 use evenkeel_pipeline::AttemptFailure;
 use evenkeel_policy::time::Duration;
 use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::{self, Response};
+use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 
-use crate::headers::retry_after;
+use crate::headers::{for_client, retry_after};
 use evenkeel_upstream::UpstreamError;
 
 /// Failure of an attempt on a node.
@@ -26,6 +29,9 @@ pub(crate) enum AttemptError {
         /// The node's `Retry-After`.
         retry_after: Option<Duration>,
     },
+    /// An overloaded node's response, which goes to the client if nodes that serve others refuse the request again.
+    #[error("node is overloaded: {}", .0.status)]
+    Refused(Box<Refusal>),
     /// A status that counts as the node's failure.
     #[error("node returned {0}")]
     Status(StatusCode),
@@ -40,6 +46,27 @@ pub(crate) enum AttemptError {
     ReportedError,
     #[error("stream ended before it was complete")]
     Truncated,
+}
+
+/// A refusal (429, 503) as the node sent it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    /// At most 64 KiB.
+    pub(crate) body: Bytes,
+}
+
+impl Refusal {
+    /// Passes the refusal on to the client.
+    pub(crate) fn into_response(self) -> Response {
+        let mut response = Response::new(body::full(self.body));
+        *response.status_mut() = self.status;
+        *response.headers_mut() = for_client(self.headers);
+        // An omitted body has another length.
+        response.headers_mut().remove(CONTENT_LENGTH);
+        response
+    }
 }
 
 impl AttemptError {
@@ -60,6 +87,7 @@ impl AttemptError {
             Self::NodeRemoved => AttemptFailure::Unreachable,
             Self::FirstByteTimeout => AttemptFailure::TimedOut,
             Self::Busy { retry_after } => AttemptFailure::Busy { retry_after: *retry_after },
+            Self::Refused(refusal) => AttemptFailure::Busy { retry_after: retry_after(&refusal.headers) },
             Self::Status(_)
             | Self::Empty
             | Self::Html

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use evenkeel_pipeline::{AttemptFailure, ModelId, NoRetryReason, OptimizedLoadManager, Rejection};
+use evenkeel_pipeline::{
+    AttemptFailure, ModelId, NoRetryReason, OptimizedLoadManager, OutageRule, Rejection,
+};
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::tenant::Tenant;
 use evenkeel_telemetry::FallbackReason;
@@ -88,6 +90,11 @@ impl ModelChain {
         self.fallback
     }
 
+    /// Returns whether the request waits for unreachable nodes of the current model: not if there is a fallback.
+    pub(crate) fn outage_rule(&self) -> OutageRule {
+        if self.current + 1 < self.models.len() { OutageRule::Reject } else { OutageRule::Hold }
+    }
+
     /// Moves on to the next model with a usable node after the current one rejected the request; `false` if the
     /// rejection is final.
     pub(crate) fn fall_back(&mut self, llm: &LlmApi, rejection: &Rejection) -> bool {
@@ -125,12 +132,13 @@ impl ModelChain {
 /// Returns the reason for which another model may be tried after a rejection, if there is one.
 fn fallback_reason(rejection: &Rejection) -> Option<FallbackReason> {
     match rejection {
-        Rejection::NoNode { .. } => Some(FallbackReason::NoNode),
+        Rejection::NoNode { .. } | Rejection::Outage { .. } => Some(FallbackReason::NoNode),
         Rejection::QueueFull { .. } | Rejection::Evicted { .. } | Rejection::WouldMissDeadline { .. } => {
             Some(FallbackReason::Capacity)
         }
         Rejection::Failed {
-            no_retry: NoRetryReason::BudgetSpent | NoRetryReason::DeadlinePassed, ..
+            no_retry: NoRetryReason::BudgetSpent | NoRetryReason::DeadlinePassed | NoRetryReason::RefusedTwice,
+            ..
         } => None,
         Rejection::Failed { failure: AttemptFailure::Busy { .. }, .. } => Some(FallbackReason::Capacity),
         Rejection::Failed { .. } => Some(FallbackReason::Failed),
@@ -164,6 +172,8 @@ mod tests {
             (failed(broken, NoRetryReason::BudgetSpent), None),
             (failed(broken, NoRetryReason::DeadlinePassed), None),
             (failed(busy, NoRetryReason::NoOtherNode), Some(FallbackReason::Capacity)),
+            (failed(busy, NoRetryReason::RefusedTwice), None),
+            (Rejection::Outage { retry_after: time }, Some(FallbackReason::NoNode)),
         ] {
             assert_eq!(fallback_reason(&rejection), expected, "{rejection}");
         }

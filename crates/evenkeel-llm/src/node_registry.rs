@@ -236,6 +236,23 @@ impl NodeRegistry {
         table.entries.iter().find(|entry| entry.node.id == node).and_then(|entry| entry.health_error.clone())
     }
 
+    /// Returns the nodes whose last health check failed, and the causes.
+    pub(crate) fn unhealthy(&self) -> Vec<(String, String)> {
+        self.table.read().entries.iter().filter_map(RegisteredNode::named_error).collect()
+    }
+
+    /// Returns the nodes of a model whose last health check failed, and the causes.
+    pub(crate) fn health_errors(&self, model: ModelId) -> Vec<(String, String)> {
+        let table = self.table.read();
+        let serving = table.entries.iter().filter(|entry| entry.models.contains(&model));
+        serving.filter_map(RegisteredNode::named_error).collect()
+    }
+
+    /// Reports whether a node lists the model, even if it is drained.
+    pub(crate) fn is_listed(&self, model: ModelId) -> bool {
+        self.table.read().entries.iter().any(|entry| entry.models.contains(&model))
+    }
+
     /// Returns a node's concurrency limit, given the one that it reports.
     fn slots(&self, options: &NodeOptions, reported: Option<u32>) -> Slots {
         match (options.max_concurrency, reported) {
@@ -350,6 +367,10 @@ impl NodeRegistry {
 impl RegisteredNode {
     fn new(node: Arc<Node>, models: Vec<ModelId>, source: Source) -> Self {
         Self { node, models, source, engine: None, reported_slots: None, health_error: None }
+    }
+
+    fn named_error(&self) -> Option<(String, String)> {
+        self.health_error.clone().map(|error| (self.node.options.name.clone(), error))
     }
 
     fn end_pending(&mut self) {

@@ -1,10 +1,11 @@
 //! A node's response before its first byte goes to the client; until then the request can fail over to another node.
 //!
 //! Limits: buffers at most [`BUFFERED_MAX`] bytes of a JSON response, to check that it is complete; of a stream its
-//! first event, and one comment before it; of any other body its first chunk.
+//! first event, and one comment before it; of any other body its first chunk; [`REFUSAL_MAX`] bytes of a refusal.
 
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
+use core::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use evenkeel_server::body::{self, Response};
@@ -13,8 +14,9 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
+use tokio::time::timeout;
 
-use crate::error::{AttemptError, classify_reported_error, classify_status};
+use crate::error::{AttemptError, Refusal, classify_reported_error, classify_status};
 use crate::headers;
 use crate::request::{Endpoint, IncludeUsage, ResponseMode};
 use crate::response_body::{BodyScanner, ProxyBody};
@@ -26,6 +28,10 @@ use evenkeel_scheduler::SlotGuard;
 use evenkeel_upstream::UpstreamBody;
 
 const BUFFERED_MAX: usize = 1 << 20;
+/// Longest body of a refusal that is kept for the client.
+const REFUSAL_MAX: usize = 64 << 10;
+/// Longest time for which the body of a refusal is awaited.
+const REFUSAL_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A response that goes to the client.
 pub(crate) struct NodeResponse {
@@ -66,6 +72,10 @@ impl NodeResponse {
         let (head, mut body) = response.into_parts();
         let status = head.status;
         if let Err(error) = classify_status(status, &head.headers) {
+            if let AttemptError::Busy { .. } = error {
+                let body = timeout(REFUSAL_WAIT_MAX, read_refusal(&mut body)).await.unwrap_or_default();
+                return Err(AttemptError::Refused(Box::new(Refusal { status, headers: head.headers, body })));
+            }
             drain_received(&mut body);
             return Err(error);
         }
@@ -244,6 +254,19 @@ impl ResponseStart {
             self.buffered = vec![joined.freeze()];
         }
     }
+}
+
+/// Reads the body of a refusal; a body that is too large or broken is left out.
+async fn read_refusal(body: &mut UpstreamBody) -> Bytes {
+    let mut read = BytesMut::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(chunk) = frame.into_data() else { continue };
+        if REFUSAL_MAX < read.len() + chunk.len() {
+            return Bytes::new();
+        }
+        read.extend_from_slice(&chunk);
+    }
+    read.freeze()
 }
 
 /// Reads the part of a discarded response that has already arrived, so that its connection can be reused.

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_pipeline::{Arrival, ModelId, Priority, Rejection};
+use evenkeel_pipeline::{Arrival, ModelId, NoRetryReason, Priority, Rejection};
 use evenkeel_policy::score;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
@@ -207,8 +207,14 @@ impl ProxyRequest {
                 }
                 Err(error) => {
                     self.trace.attempt_failed(&error);
-                    let failover = slot.fail(error.failure(), reservation.input_cost());
-                    queued = failover.map_err(|rejected| self.reject(&rejected, waited_before))?;
+                    queued = match (slot.fail(error.failure(), reservation.input_cost()), error) {
+                        (Ok(queued), _) => queued,
+                        (Err(rejected), AttemptError::Refused(refusal)) if is_refused_twice(&rejected) => {
+                            self.waited = waited_before + rejected.waited;
+                            return Ok(refusal.into_response());
+                        }
+                        (Err(rejected), _) => return Err(self.reject(&rejected, waited_before)),
+                    };
                 }
             }
         }
@@ -240,6 +246,7 @@ impl ProxyRequest {
             request: score::RequestKind::Infer,
             priority: self.priority,
             flow: flow.flow(tenant, request),
+            outage: models.outage_rule(),
         };
         let scheduler = &self.llm.scheduler;
         let earlier = models.fallback().map(|reason| {
@@ -314,7 +321,9 @@ impl ProxyRequest {
             let node = node.options.name.as_str();
             match error {
                 // Not a warning: an overloaded pool would flood the log, and its events and metrics show the overload.
-                AttemptError::Busy { .. } => tracing::debug!(request_id, node, %error, "attempt failed"),
+                AttemptError::Busy { .. } | AttemptError::Refused(_) => {
+                    tracing::debug!(request_id, node, %error, "attempt failed")
+                }
                 _ => tracing::warn!(request_id, node, %error, "attempt failed"),
             }
         })
@@ -360,9 +369,24 @@ impl ProxyRequest {
         if self.priority == Priority::Background && matches!(rejection, Rejection::NoNode { .. }) {
             return ApiError::Unready;
         }
+        if let Rejection::Outage { retry_after } = *rejection {
+            return ApiError::Unavailable { message: self.outage_message(request, model), retry_after };
+        }
         let waiting = self.llm.scheduler.inspect(|pipeline| pipeline.waiting(model));
-        let no_node = ApiError::NoModel { model: request.model.clone() };
+        let no_node = match self.llm.nodes.is_listed(model) {
+            // Its nodes are drained.
+            true => ApiError::unavailable(format!("every node of model {:?} is draining", request.model)),
+            false => ApiError::NoModel { model: request.model.clone() },
+        };
         rejection_error(rejection, waiting, no_node)
+    }
+
+    fn outage_message(&self, request: &LlmRequest, model: ModelId) -> String {
+        let causes = self.llm.nodes.health_errors(model);
+        let causes = causes.iter().map(|(node, error)| format!("node {node:?}: {error}"));
+        let causes = causes.collect::<Vec<_>>().join("; ");
+        let detail = if causes.is_empty() { "connections fail".to_owned() } else { causes };
+        format!("no node of model {:?} can be reached: {detail}", request.model)
     }
 }
 
@@ -377,6 +401,10 @@ impl From<ApiError> for Unserved {
     fn from(error: ApiError) -> Self {
         Self::Error(error)
     }
+}
+
+fn is_refused_twice(rejected: &WaitRejection) -> bool {
+    matches!(rejected.rejection, Rejection::Failed { no_retry: NoRetryReason::RefusedTwice, .. })
 }
 
 /// Rejects a path that another parser could resolve to one outside `/v1`.

@@ -115,6 +115,8 @@ fn node_json(llm: &LlmApi, status: &NodeStatus, now: Instant) -> Value {
         BreakerState::HalfOpen => ("half_open", None),
         BreakerState::Open { until, .. } => ("open", Some(remaining(until))),
     };
+    let tenant_name = |id: &TenantId| llm.tenants.get(*id).map(|tenant| tenant.settings.name.clone());
+    let closed_to: Vec<String> = status.closed_to.iter().filter_map(tenant_name).collect();
     json!({
         "name": name,
         "engine": llm.nodes.engine(status.node).map(Engine::name),
@@ -133,6 +135,8 @@ fn node_json(llm: &LlmApi, status: &NodeStatus, now: Instant) -> Value {
         "breaker": breaker,
         "open_ms": open_ms,
         "cooldown_ms": status.cooldown_until.map(remaining),
+        "closed_to": closed_to,
+        "unreachable_ms": status.unreachable_since.map(|since| millis(now.since(since))),
         "p95_ms": status.p95.map(millis),
         "error_rate": status.error_rate,
         "models": status.models.iter().map(|model| model_name(llm, *model)).collect::<Vec<_>>(),

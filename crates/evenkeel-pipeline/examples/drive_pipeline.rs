@@ -5,8 +5,8 @@
 use std::collections::VecDeque;
 
 use evenkeel_pipeline::{
-    Arrival, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority, RequestEnd,
-    RequestId, Slots, TenantFlow,
+    Arrival, Event, ModelId, NodeSpec, OptimizedLoadManager, OutageRule, PipelineOptions, Priority,
+    RequestEnd, RequestId, Slots, TenantFlow,
 };
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
@@ -83,6 +83,7 @@ fn arrival(tenant: TenantId) -> Arrival {
         request: RequestKind::Infer,
         priority: Priority::Interactive,
         flow: TenantFlow::default(),
+        outage: OutageRule::Hold,
     }
 }
 

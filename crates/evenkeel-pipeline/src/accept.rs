@@ -61,6 +61,18 @@ pub struct Arrival {
     pub priority: Priority,
     /// Class and session within the tenant.
     pub flow: TenantFlow,
+    /// Treatment while no node of the model can be reached.
+    pub outage: OutageRule,
+}
+
+/// Treatment of a request while no node of its model can be reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutageRule {
+    /// It waits for up to `hold` after the first failure.
+    #[default]
+    Hold,
+    /// It is rejected once it could not be sent, because its driver has another model for it.
+    Reject,
 }
 
 impl Arrival {
@@ -98,10 +110,14 @@ pub(crate) struct RequestRecord {
     pub(crate) waited_before: Duration,
     pub(crate) timeout_at: Instant,
     pub(crate) attempts: u32,
-    /// Attempts that an overloaded node refused.
+    /// Attempts that a node refused or that could not be sent.
+    pub(crate) unserved: u32,
+    /// Refusals by nodes that serve other requests.
     pub(crate) refused: u32,
     /// Nodes that failed the request.
     pub(crate) tried: Vec<NodeId>,
+    /// Nodes that the request avoids for a while.
+    pub(crate) holds: Vec<NodeHold>,
     /// Number of times a request behind it in the tenant queue was preferred for its warm cache.
     pub(crate) skipped: u32,
     pub(crate) state: RequestState,
@@ -121,10 +137,36 @@ impl RequestRecord {
         }
     }
 
+    /// Returns the time at which the state of the request next changes by itself.
+    pub(crate) fn due_at(&self) -> Option<Instant> {
+        match self.state {
+            RequestState::Delayed { enters_at } => Some(enters_at.min(self.timeout_at)),
+            RequestState::Queued => {
+                let hold = self.holds.iter().map(|hold| hold.until).min();
+                Some(hold.map_or(self.timeout_at, |hold| hold.min(self.timeout_at)))
+            }
+            RequestState::InFlight(_) => None,
+        }
+    }
+
+    /// Avoids a node for a while; the request keeps at most one hold per node.
+    pub(crate) fn hold(&mut self, hold: NodeHold) {
+        self.holds.retain(|other| other.node != hold.node && hold.since < other.until);
+        self.holds.push(hold);
+    }
+
     /// Returns the total time the request may wait.
     pub(crate) fn timeout(&self) -> Duration {
         self.waited_before + self.timeout_at.since(self.waiting_since)
     }
+}
+
+/// A node that refused a request or could not be reached, and the time for which the request avoids it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeHold {
+    pub(crate) node: NodeId,
+    pub(crate) since: Instant,
+    pub(crate) until: Instant,
 }
 
 /// Progress of a request through the pipeline.
@@ -144,6 +186,8 @@ pub(crate) struct Attempt {
     pub(crate) node: NodeId,
     pub(crate) path: Option<PathId>,
     pub(crate) since: Instant,
+    /// The node's requests in flight when it was sent, itself included.
+    pub(crate) level: u32,
     /// Circumstances under which it was sent, for the node's concurrency limit.
     pub(crate) departure: Departure,
     /// Time of the last report of output, or of the first byte; until then, the time at which it was sent.

@@ -19,6 +19,7 @@ use evenkeel_policy::weight::Weight;
 use crate::OptimizedLoadManager;
 use crate::accept::{Arrival, ModelQueueId, Priority, RequestState};
 use crate::options::AdmitRule;
+use crate::pick_node::Avoided;
 use crate::queue::TenantQueue;
 use crate::rejection::Rejection;
 
@@ -45,6 +46,9 @@ impl OptimizedLoadManager {
         if !self.nodes.serves(model) {
             return Err(Rejection::NoNode { model });
         }
+        if let Some(outage) = self.outage(model) {
+            return Err(outage);
+        }
         let queue_id = arrival.queue_id();
         let expected_wait = self.wait_queue.expected_wait(arrival);
         let timeout = arrival.deadline.unwrap_or(self.options.load.wait_queue.default_timeout);
@@ -54,7 +58,7 @@ impl OptimizedLoadManager {
         {
             return Err(Rejection::WouldMissDeadline { retry_after: late.retry_after });
         }
-        let cooldown_ends_at = self.nodes.cooldown_ends_at(self.now, model, &[]);
+        let cooldown_ends_at = self.nodes.cooldown_ends_at(self.now, arrival, Avoided::default());
         if self.now < cooldown_ends_at && self.now + timeout <= cooldown_ends_at {
             return Err(Rejection::WouldMissDeadline {
                 retry_after: retry_after(Some(cooldown_ends_at.since(self.now))),

@@ -135,11 +135,7 @@ impl OptimizedLoadManager {
     fn audit_timers(&self) -> Result<(), String> {
         let mut expected = usize::from(self.timers.due_at(TimerTarget::Recheck).is_some());
         for (request, record) in self.requests.iter() {
-            let at = match record.state {
-                RequestState::Delayed { enters_at } => Some(enters_at.min(record.timeout_at)),
-                RequestState::Queued => Some(record.timeout_at),
-                RequestState::InFlight(_) => None,
-            };
+            let at = record.due_at();
             expected += usize::from(at.is_some());
             check(self.timers.due_at(TimerTarget::Request(request)) == at, || {
                 format!("{request:?}: timer should be due at {at:?}")

@@ -11,7 +11,8 @@
 //!
 //! ```
 //! use evenkeel_pipeline::{
-//!     Arrival, Event, TenantFlow, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority, RequestEnd, Slots,
+//!     Arrival, Event, TenantFlow, ModelId, NodeSpec, OptimizedLoadManager, OutageRule, PipelineOptions, Priority,
+//!     RequestEnd, Slots,
 //! };
 //! use evenkeel_policy::{cost::Cost, estimate::Outcome, id::TenantId, score::RequestKind, time::Instant, weight::Weight};
 //!
@@ -36,6 +37,7 @@
 //!     request: RequestKind::Infer,
 //!     priority: Priority::Interactive,
 //!     flow: TenantFlow::default(),
+//!     outage: OutageRule::Hold,
 //! };
 //! let request = pipeline.handle_arrival(now, arrival);
 //! let sent = std::iter::from_fn(|| pipeline.poll_event()).find_map(|event| match event {
@@ -63,7 +65,7 @@ mod rejection;
 mod send;
 mod transactions;
 
-pub use accept::{Arrival, Priority, RequestEnd};
+pub use accept::{Arrival, OutageRule, Priority, RequestEnd};
 pub use evenkeel_policy::class::{Class, ClassShares, SessionId, TenantFlow};
 pub use evenkeel_policy::id::{ModelId, PeerId, RequestId};
 pub use evenkeel_policy::outcome::{AttemptFailure, PickReason, RequestOutcome, TripReason};

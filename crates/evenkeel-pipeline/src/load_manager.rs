@@ -84,8 +84,10 @@ impl OptimizedLoadManager {
             waited_before: Duration::ZERO,
             timeout_at: self.now + timeout,
             attempts: 0,
+            unserved: 0,
             refused: 0,
             tried: Vec::new(),
+            holds: Vec::new(),
             skipped: 0,
             state: RequestState::Queued,
         });
@@ -188,8 +190,10 @@ impl OptimizedLoadManager {
                 self.release_slot(request, &attempt, Cost::ZERO);
                 self.charge_failed(request, failure.charge(attempt.actual));
                 match failure {
-                    AttemptFailure::Busy { .. } => self.requeue_refused(request, failure),
-                    AttemptFailure::Unreachable | AttemptFailure::TimedOut | AttemptFailure::BadResponse => {
+                    AttemptFailure::Busy { .. } | AttemptFailure::Unreachable => {
+                        self.requeue_unserved(request, failure);
+                    }
+                    AttemptFailure::TimedOut | AttemptFailure::BadResponse => {
                         self.retry(request, failure);
                     }
                 }
@@ -279,9 +283,13 @@ impl OptimizedLoadManager {
     fn on_request_timer(&mut self, request: RequestId) {
         let Some(record) = self.requests.get_mut(request) else { return };
         if self.now < record.timeout_at {
+            let is_delayed = matches!(record.state, RequestState::Delayed { .. });
             record.state = RequestState::Queued;
+            record.holds.retain(|hold| self.now < hold.until);
             self.timers.set_request(request, record);
-            self.enqueue(request);
+            if is_delayed {
+                self.enqueue(request);
+            }
             return;
         }
         let rejection = Rejection::WaitTimeout { waited: record.waited(self.now), timeout: record.timeout() };
@@ -316,24 +324,39 @@ impl OptimizedLoadManager {
     fn reject_hopeless(&mut self, node: NodeId) {
         let models = self.nodes.get(node).map(|node| node.models().to_vec()).unwrap_or_default();
         for model in models {
-            let cooldown_ends_at = self.nodes.cooldown_ends_at(self.now, model, &[]);
-            if cooldown_ends_at <= self.now {
-                continue;
-            }
-            let queue_ids = Priority::ALL.into_iter().map(|priority| ModelQueueId { model, priority });
-            let tenant_queues = queue_ids
-                .filter_map(|queue_id| self.wait_queue.queue(queue_id))
-                .flat_map(ModelQueue::tenant_queues);
-            let waiting = tenant_queues.flat_map(|(_, tenant_queue)| tenant_queue.waiting());
-            let hopeless = |request: &RequestId| {
-                self.requests.get(*request).is_some_and(|record| record.timeout_at <= cooldown_ends_at)
+            let hopeless = |request: RequestId| {
+                let record = self.requests.get(request)?;
+                let ends_at = self.nodes.cooldown_ends_at(self.now, &record.arrival, record.into());
+                let is_hopeless = self.now < ends_at && record.timeout_at <= ends_at;
+                is_hopeless.then(|| (request, retry_after(Some(ends_at.since(self.now)))))
             };
-            let hopeless: Vec<RequestId> = waiting.filter(hopeless).collect();
-            let retry_after = retry_after(Some(cooldown_ends_at.since(self.now)));
-            for request in hopeless {
+            let hopeless: Vec<_> = self.waiting_for(model).filter_map(hopeless).collect();
+            for (request, retry_after) in hopeless {
                 self.reject_waiting(request, Rejection::WouldMissDeadline { retry_after });
             }
         }
+    }
+
+    /// Rejects the waiting requests for the models of `node` that no node could serve for longer than `hold`.
+    pub(crate) fn reject_outage(&mut self, node: NodeId) {
+        let models = self.nodes.get(node).map(|node| node.models().to_vec()).unwrap_or_default();
+        for model in models {
+            let Some(rejection) = self.outage(model) else { continue };
+            let waiting: Vec<RequestId> = self.waiting_for(model).collect();
+            waiting.into_iter().for_each(|request| self.reject_waiting(request, rejection));
+        }
+    }
+
+    /// Returns the rejection of a request for a model of which no node could be reached for longer than `hold`.
+    pub(crate) fn outage(&self, model: ModelId) -> Option<Rejection> {
+        let probed_after = self.nodes.outage(self.now, model)?;
+        Some(Rejection::Outage { retry_after: probed_after + Duration::from_secs(1) })
+    }
+
+    fn waiting_for(&self, model: ModelId) -> impl Iterator<Item = RequestId> {
+        let queue_ids = Priority::ALL.into_iter().map(move |priority| ModelQueueId { model, priority });
+        let queues = queue_ids.filter_map(|queue_id| self.wait_queue.queue(queue_id));
+        queues.flat_map(ModelQueue::tenant_queues).flat_map(|(_, tenant_queue)| tenant_queue.waiting())
     }
 
     /// Rejects a request that holds neither queue capacity nor a slot.

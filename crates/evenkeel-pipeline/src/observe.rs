@@ -17,8 +17,9 @@ use evenkeel_policy::time::{Duration, Instant};
 pub use status::{ClassStatus, ModelStatus, NodeStatus, PoolStats, Status, TenantStatus};
 
 use crate::OptimizedLoadManager;
-use crate::accept::{Attempt, ResponseState};
-use crate::pick_node::{AdminState, BreakerState, SlotRequest};
+use crate::accept::{Attempt, NodeHold, ResponseState};
+use crate::options::BreakerOptions;
+use crate::pick_node::{AdminState, BreakerState, Corroboration, HadRoom, Room, SlotRequest, Verdict};
 use crate::rejection::{Rejection, WaitResult};
 
 /// An event for the driver; [`Dispatch`](Self::Dispatch) is also an instruction.
@@ -189,7 +190,8 @@ impl Counts {
             Rejection::WaitTimeout { .. } => &mut self.timed_out,
             Rejection::Cancelled => &mut self.cancelled,
             Rejection::WouldMissDeadline { .. } => &mut self.would_miss_deadline,
-            Rejection::UnknownTenant { .. }
+            Rejection::Outage { .. }
+            | Rejection::UnknownTenant { .. }
             | Rejection::UnknownModel { .. }
             | Rejection::NoNode { .. }
             | Rejection::Failed { .. } => &mut self.rejected,
@@ -209,6 +211,10 @@ impl OptimizedLoadManager {
             node.on_latency(now, now.since(attempt.since), &work);
         }
         node.cooldown.on_response(request);
+        let had_room = node.acceptance.record(now, attempt.since, attempt.level);
+        let room = if had_room { HadRoom::Yes } else { HadRoom::Unknown };
+        node.tenants.on_served(now, arrival.tenant, request, room);
+        node.unreachable = None;
         let breaker = node.breaker.on_response(now, request);
         let transition = attempt.path.and_then(|path| node.paths.on_probe(now, path, Probe::Reached));
         self.emit_path(attempt.node, attempt.path, transition);
@@ -249,7 +255,17 @@ impl OptimizedLoadManager {
     /// Records the outcome of a request that its node answered.
     pub(crate) fn observe_outcome(&mut self, request: RequestId, attempt: &Attempt, outcome: Outcome) {
         let now = self.now;
+        let Some(arrival) = self.requests.get(request).map(|record| record.arrival) else { return };
+        if outcome == Outcome::Bad && arrival.request == RequestKind::Infer {
+            self.observe_failed_response(request, attempt, AttemptFailure::BadResponse);
+            return;
+        }
         let Some(node) = self.nodes.get_mut(attempt.node) else { return };
+        if outcome == Outcome::Good {
+            node.tenants.on_success(now, arrival.tenant, request);
+            node.cooldown.on_room();
+            node.tenants.on_room();
+        }
         let breaker = node.breaker.on_outcome(now, request, outcome);
         self.apply_breaker_change(attempt.node, breaker);
     }
@@ -257,42 +273,126 @@ impl OptimizedLoadManager {
     /// Records a failed attempt against its node or path.
     pub(crate) fn observe_failure(&mut self, request: RequestId, attempt: &Attempt, failure: AttemptFailure) {
         let now = self.now;
-        let options = self.options.breaker;
         let Some(node) = self.nodes.get_mut(attempt.node) else { return };
+        let probe = match failure {
+            AttemptFailure::Unreachable => Probe::Failed,
+            AttemptFailure::TimedOut => Probe::Lost,
+            AttemptFailure::BadResponse | AttemptFailure::Busy { .. } => Probe::Reached,
+        };
         // With another path to the node, an unreachable path says nothing about the node.
         let has_other_path = attempt.path.is_some_and(|path| node.paths.has_other(path));
-        let (probe, blames_node) = match failure {
-            AttemptFailure::Unreachable => (Probe::Failed, !has_other_path),
-            AttemptFailure::TimedOut => (Probe::Lost, true),
-            AttemptFailure::BadResponse => (Probe::Reached, true),
-            AttemptFailure::Busy { retry_after } => {
-                let until = node.cooldown.begin(now, options.cooldown_for(retry_after));
-                node.capacity.on_refusal(attempt.departure);
-                self.events.push_back(Event::Cooldown { node: attempt.node, until });
-                (Probe::Reached, false)
-            }
-        };
         if failure == AttemptFailure::TimedOut {
             node.on_timeout(now);
         }
         let transition = attempt.path.and_then(|path| node.paths.on_probe(now, path, probe));
-        let breaker = if blames_node { node.breaker.on_failure(now, request, failure) } else { None };
         self.emit_path(attempt.node, attempt.path, transition);
-        self.apply_breaker_change(attempt.node, breaker);
-        if let Some(record) = self.requests.get_mut(request).filter(|_| blames_node) {
-            record.tried.push(attempt.node);
+        match failure {
+            AttemptFailure::Unreachable if has_other_path => {}
+            AttemptFailure::Unreachable => self.observe_unreachable(request, attempt),
+            AttemptFailure::TimedOut | AttemptFailure::BadResponse => {
+                self.observe_failed_response(request, attempt, failure);
+            }
+            AttemptFailure::Busy { retry_after } => self.observe_refusal(request, attempt, retry_after),
         }
+        // A path may have got a timer.
+        self.apply_breaker_change(attempt.node, None);
+    }
+
+    /// Records a request that could not be sent: evidence against its node for all tenants.
+    fn observe_unreachable(&mut self, request: RequestId, attempt: &Attempt) {
+        let now = self.now;
+        let BreakerOptions { hold, backoff_min, .. } = self.options.breaker;
+        let Some(node) = self.nodes.get_mut(attempt.node) else { return };
+        node.on_unreachable(now, hold);
+        let breaker = node.breaker.on_failure(now, request, AttemptFailure::Unreachable);
+        self.apply_breaker_change(attempt.node, breaker);
+        if let Some(record) = self.requests.get_mut(request) {
+            record.hold(NodeHold { node: attempt.node, since: now, until: now + backoff_min });
+        }
+    }
+
+    /// Records a failed response: evidence against its node for the request's tenant, unless the request failed on another
+    /// node, too.
+    fn observe_failed_response(&mut self, request: RequestId, attempt: &Attempt, failure: AttemptFailure) {
+        let now = self.now;
+        let Some(record) = self.requests.get_mut(request) else { return };
+        let arrival = record.arrival;
+        let tried = record.tried.clone();
+        record.tried.push(attempt.node);
+        let has_other = self.nodes.has_other(attempt.node, &arrival);
+        let Some(node) = self.nodes.get_mut(attempt.node) else { return };
+        let is_probe = node.breaker.probe() == Some(request);
+        if arrival.request != RequestKind::Infer || is_probe {
+            let breaker = node.breaker.on_failure(now, request, failure);
+            self.apply_breaker_change(attempt.node, breaker);
+            return;
+        }
+        node.breaker.record_error(now);
+        if !tried.is_empty() {
+            for id in tried {
+                if let Some(node) = self.nodes.get_mut(id) {
+                    node.tenants.forget_failures(arrival.tenant);
+                }
+                self.apply_breaker_change(id, None);
+            }
+            return;
+        }
+        let has_comparison = has_other || node.tenants.serves_others(now, arrival.tenant);
+        let basis = if has_comparison { Corroboration::Others } else { Corroboration::Nothing };
+        let breaker = match node.tenants.on_failure(now, arrival.tenant, (request, failure), basis) {
+            Verdict::Open | Verdict::ClosedToTenant => None,
+            Verdict::ClosedToAll(reason) => Some(node.breaker.trip(now, reason)),
+        };
+        self.apply_breaker_change(attempt.node, breaker);
+    }
+
+    /// Records a refusal (429, 503): evidence against its node for the request's tenant, unless the node serves other
+    /// requests at that load.
+    fn observe_refusal(&mut self, request: RequestId, attempt: &Attempt, retry_after: Option<Duration>) {
+        let now = self.now;
+        let wait_max = self.options.load.wait_queue.default_timeout;
+        let cooldown = self.options.breaker.cooldown_for(retry_after, wait_max);
+        let Some(record) = self.requests.get_mut(request) else { return };
+        let tenant = record.arrival.tenant;
+        let Some(node) = self.nodes.get_mut(attempt.node) else { return };
+        node.unreachable = None;
+        if node.acceptance.record_refusal(now, attempt.since, attempt.level) {
+            let known = record.holds.iter().find(|hold| hold.node == attempt.node);
+            if known.is_none_or(|hold| node.acceptance.is_since(hold.since)) {
+                record.refused += 1;
+            }
+        } else {
+            node.capacity.on_refusal(attempt.departure);
+            let is_cooling = node.cooldown.is_cooling() || node.tenants.is_cooling(tenant);
+            if node.tenants.on_refusal(now, tenant) || is_cooling {
+                let is_for_all = node.cooldown.is_cooling() || node.tenants.begin_cooldown(now, tenant);
+                if is_for_all {
+                    node.tenants.clear_cooldowns();
+                    let room = if retry_after.is_some() { Room::ChangesNothing } else { Room::EndsIt };
+                    let until = node.cooldown.begin(now, cooldown, room);
+                    self.events.push_back(Event::Cooldown { node: attempt.node, until });
+                }
+            }
+        }
+        record.hold(NodeHold { node: attempt.node, since: now, until: now + cooldown });
     }
 
     /// Records the result of an active health check.
     pub(crate) fn observe_probe(&mut self, id: NodeId, path: Option<PathId>, probe: Probe) {
         let now = self.now;
+        let hold = self.options.breaker.hold;
         let Some(node) = self.nodes.get_mut(id) else { return };
         let has_other_path = path.is_some_and(|path| node.paths.has_other(path));
         let transition = path.and_then(|path| node.paths.on_probe(now, path, probe));
         let breaker = match probe.outcome() {
             Outcome::Bad if has_other_path => None,
-            outcome => node.breaker.on_check(now, outcome),
+            outcome => {
+                match outcome {
+                    Outcome::Good => node.unreachable = None,
+                    Outcome::Bad => node.on_unreachable(now, hold),
+                }
+                node.breaker.on_check(now, outcome)
+            }
         };
         self.emit_path(id, path, transition);
         self.apply_breaker_change(id, breaker);
@@ -303,12 +403,17 @@ impl OptimizedLoadManager {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(id) else { return };
         node.cooldown.on_time(now);
+        node.tenants.on_time(now);
+        let has_hold_ended = node.end_hold(now);
         let breaker = node.breaker.on_time(now);
         node.refresh(now);
         for (path, transition) in node.paths.on_time(now) {
             self.events.push_back(Event::Path { node: id, path, transition });
         }
         self.apply_breaker_change(id, breaker);
+        if has_hold_ended {
+            self.reject_outage(id);
+        }
     }
 
     fn emit_path(&mut self, node: NodeId, path: Option<PathId>, transition: Option<Transition>) {

@@ -177,14 +177,17 @@ pub struct BreakerOptions {
     pub backoff_max: Duration,
     /// Cooldown of an overloaded node that sends no `Retry-After`, 1 ms to `cooldown_max`.
     pub cooldown: Duration,
-    /// Longest cooldown, whatever `Retry-After` says; at most an hour.
+    /// Longest cooldown, whatever `Retry-After` says; at most an hour, and never more than half of `default_timeout`.
     pub cooldown_max: Duration,
+    /// Time for which requests wait while no node of their model can be reached, at most an hour; afterwards they are
+    /// rejected at once.
+    pub hold: Duration,
 }
 
 impl BreakerOptions {
-    /// Returns the cooldown of an overloaded node.
-    pub(crate) fn cooldown_for(&self, retry_after: Option<Duration>) -> Duration {
-        retry_after.unwrap_or(self.cooldown).min(self.cooldown_max)
+    /// Returns the cooldown of an overloaded node; `wait_max` is the default timeout of a request.
+    pub(crate) fn cooldown_for(&self, retry_after: Option<Duration>, wait_max: Duration) -> Duration {
+        retry_after.unwrap_or(self.cooldown).min(self.cooldown_max).min(wait_max / 2)
     }
 
     fn check(&self) -> Result<(), SettingOutOfRange> {
@@ -192,6 +195,7 @@ impl BreakerOptions {
         check("error_ratio_max", self.error_ratio_max, 0.01..=1.0)?;
         check("samples_min", f64::from(self.samples_min), 1.0..=1e6)?;
         check("cooldown_max", self.cooldown_max.as_secs_f64(), 0.001..=3_600.0)?;
+        check("hold", self.hold.as_secs_f64(), 0.0..=3_600.0)?;
         check("cooldown", self.cooldown.as_secs_f64(), 0.001..=self.cooldown_max.as_secs_f64())
     }
 }
@@ -206,6 +210,7 @@ impl Default for BreakerOptions {
             backoff_max: Duration::from_secs(30),
             cooldown: Duration::from_secs(1),
             cooldown_max: Duration::from_secs(60),
+            hold: Duration::from_secs(30),
         }
     }
 }

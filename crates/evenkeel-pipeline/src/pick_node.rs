@@ -1,16 +1,18 @@
 //! Pick node: chooses a node with a free slot for a request.
 //!
 //! Guarantees: never chooses a node that is full, rejected by a gate, draining, in cooldown, behind an open circuit
-//! breaker, or that has failed the request before. A `BeginTx` request also needs a free transaction place, of which
+//! breaker, closed to the request's tenant, or that has failed the request before. A `BeginTx` request also needs a free transaction place, of which
 //! its tenant may take another. Latency comes before weight, and weight before affinity: see
 //! [`evenkeel_policy::score`]. A choice is O(nodes) and allocates nothing once its buffers have grown.
 
+mod acceptance;
 mod cache;
 mod capacity;
 mod circuit_breaker;
 mod cooldown;
 mod first_token;
 mod node;
+mod tenant_health;
 mod transaction_places;
 
 use std::collections::BTreeMap;
@@ -28,13 +30,15 @@ pub use cache::{CacheEntry, CacheStats};
 pub(crate) use capacity::Capacity;
 pub use capacity::{EngineLoad, Slots};
 pub use circuit_breaker::BreakerState;
+pub(crate) use cooldown::Room;
 use first_token::{ESTIMATE_AGE_LIMIT, ESTIMATE_AGE_MAX, EstimateBasis, FirstToken};
 pub(crate) use first_token::{PromptCache, ResponseForm};
 use node::NodeDefaults;
 pub use node::{AdminState, NodeSpec};
 pub(crate) use node::{Node, STATS_AGE_MAX, SlotRequest};
+pub(crate) use tenant_health::{Corroboration, HadRoom, Verdict};
 
-use crate::accept::{Arrival, RequestRecord};
+use crate::accept::{Arrival, NodeHold, RequestRecord};
 use crate::load_manager::RegistryError;
 use crate::options::{AffinityOptions, BreakerOptions, PipelineOptions};
 use crate::pick_path::Paths;
@@ -72,6 +76,7 @@ pub(crate) struct NodePool {
 impl NodePool {
     pub(crate) fn new(options: &PipelineOptions) -> Result<Self, SettingOutOfRange> {
         let BreakerOptions { backoff_min, backoff_max, .. } = options.breaker;
+        let cooldown = options.breaker.cooldown_for(None, options.load.wait_queue.default_timeout);
         Ok(Self {
             nodes: BTreeMap::new(),
             next_id: 0,
@@ -81,7 +86,7 @@ impl NodePool {
             seed: options.seed,
             candidates: Vec::new(),
             defaults: NodeDefaults {
-                breaker: options.breaker,
+                breaker: BreakerOptions { cooldown, ..options.breaker },
                 backoff: PathRule::new(PathConfig { backoff_min, backoff_max, ..PathConfig::default() })?,
             },
             swrr: SwrrRules::new(&options.swrr)?,
@@ -139,14 +144,60 @@ impl NodePool {
 
     /// Returns the earliest end of a cooldown among the nodes that could serve a request; `now` if any of them is not
     /// cooling down, or if there is none.
-    pub(crate) fn cooldown_ends_at(&self, now: Instant, model: ModelId, tried: &[NodeId]) -> Instant {
+    pub(crate) fn cooldown_ends_at(&self, now: Instant, arrival: &Arrival, avoided: Avoided<'_>) -> Instant {
+        let Avoided { tried, holds } = avoided;
+        let free_at = |(id, node): (NodeId, &Node)| {
+            let hold = holds.iter().find(|hold| hold.node == id).map(|hold| hold.until);
+            node.cooldown_until(arrival.tenant).max(hold).unwrap_or(now).max(now)
+        };
         self.iter()
             .filter(|(id, node)| {
-                node.admin_state == AdminState::Serving && node.serves(model) && !tried.contains(id)
+                node.admin_state == AdminState::Serving && node.serves(arrival.model) && !tried.contains(id)
             })
-            .map(|(_, node)| node.cooldown.until().unwrap_or(now))
+            .map(free_at)
             .min()
             .unwrap_or(now)
+    }
+
+    /// Reports whether another healthy node could serve a request of a tenant if it had a free slot.
+    pub(crate) fn has_other(&self, node: NodeId, arrival: &Arrival) -> bool {
+        self.iter().any(|(id, other)| {
+            id != node
+                && other.serves(arrival.model)
+                && other.is_available()
+                && other.breaker.state() == BreakerState::Closed
+                && !other.tenants.is_closed(arrival.tenant)
+        })
+    }
+
+    /// Returns the time after which a node of a model is probed, if none could be reached for longer than `hold` and
+    /// none may be probed now.
+    pub(crate) fn outage(&self, now: Instant, model: ModelId) -> Option<Duration> {
+        let mut retry_at: Option<Instant> = None;
+        let serving = |node: &&Node| node.admin_state == AdminState::Serving && node.serves(model);
+        for node in self.nodes.values().filter(serving) {
+            let is_held = node.unreachable.is_none_or(|unreachable| unreachable.hold_ends_at.is_some());
+            if is_held || node.has_free_slot() {
+                return None;
+            }
+            let probe_at = node.breaker.timeout().unwrap_or(now);
+            retry_at = Some(retry_at.map_or(probe_at, |at| at.min(probe_at)));
+        }
+        retry_at.map(|at| at.since(now))
+    }
+
+    /// Reports whether the last contact with each serving node of a model failed.
+    pub(crate) fn is_unreachable(&self, model: ModelId) -> bool {
+        let mut serving =
+            self.nodes.values().filter(|node| node.admin_state == AdminState::Serving && node.serves(model));
+        serving.all(|node| node.unreachable.is_some())
+    }
+
+    /// Reserves the probes of half-open nodes for tenants that did not open their breakers, if such tenants wait.
+    pub(crate) fn reserve_probes(&mut self, mut waits: impl FnMut(&Node) -> bool) {
+        for node in self.nodes.values_mut() {
+            node.is_probe_reserved = node.breaker.state() == BreakerState::HalfOpen && waits(node);
+        }
     }
 
     /// Reports whether any node can serve a request of this kind now, if its tenant may use it and it has not failed.
@@ -157,7 +208,8 @@ impl NodePool {
     /// Reports whether a node can serve a request now.
     pub(crate) fn can_serve(&self, id: NodeId, record: &RequestRecord, at_share: &AtShare) -> bool {
         let Some(node) = self.nodes.get(&id) else { return false };
-        is_allowed(id, record, at_share) && self.has_room(node, record.arrival.model, record.arrival.request)
+        is_allowed(id, node, record, at_share)
+            && self.has_room(node, record.arrival.model, record.arrival.request)
     }
 
     fn has_room(&self, node: &Node, model: ModelId, request: RequestKind) -> bool {
@@ -234,7 +286,7 @@ impl NodePool {
         let others = u32::try_from(serving).unwrap_or(u32::MAX).saturating_sub(1);
         self.candidates.clear();
         for (id, node) in &self.nodes {
-            if !node.has_room_for(request) || !is_allowed(*id, record, at_share) {
+            if !node.has_room_for(request) || !is_allowed(*id, node, record, at_share) {
                 continue;
             }
             let Some(first_token) = node.first_token(model, mode) else { continue };
@@ -246,10 +298,23 @@ impl NodePool {
     }
 }
 
-/// Reports whether a request may use a node: it has not failed there, and its tenant may begin a transaction there.
-fn is_allowed(node: NodeId, record: &RequestRecord, at_share: &AtShare) -> bool {
-    let may_begin = !at_share.contains(node, record.arrival.tenant);
-    !record.tried.contains(&node) && (record.arrival.request != RequestKind::BeginTx || may_begin)
+/// Nodes that a request avoids.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Avoided<'a> {
+    pub(crate) tried: &'a [NodeId],
+    pub(crate) holds: &'a [NodeHold],
+}
+
+impl<'a> From<&'a RequestRecord> for Avoided<'a> {
+    fn from(record: &'a RequestRecord) -> Self {
+        Self { tried: &record.tried, holds: &record.holds }
+    }
+}
+
+/// Reports whether a request may use a node: it is open to it, and its tenant may begin a transaction there.
+fn is_allowed(id: NodeId, node: &Node, record: &RequestRecord, at_share: &AtShare) -> bool {
+    let may_begin = !at_share.contains(id, record.arrival.tenant);
+    node.is_open_to(id, record) && (record.arrival.request != RequestKind::BeginTx || may_begin)
 }
 
 /// Seeded random numbers: xorshift64*.

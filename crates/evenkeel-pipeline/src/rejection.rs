@@ -45,6 +45,12 @@ pub enum Rejection {
         /// Time until the requests ahead are served, or until a node's cooldown ends.
         retry_after: Duration,
     },
+    /// No node of its model could be reached for longer than `hold`.
+    #[error("no node of its model can be reached, retry after {retry_after:?}")]
+    Outage {
+        /// Time until a node is probed again, and one second.
+        retry_after: Duration,
+    },
     /// A tenant id at or above the limit.
     #[error("tenant {} is unknown", tenant.0)]
     UnknownTenant {
@@ -96,6 +102,9 @@ pub enum NoRetryReason {
     /// The queue is full.
     #[error("the queue is full")]
     QueueFull,
+    /// Nodes that serve other requests refused it twice: the refusal is about the request.
+    #[error("nodes that serve other requests refused it twice")]
+    RefusedTwice,
 }
 
 impl Rejection {
@@ -108,6 +117,7 @@ impl Rejection {
             Self::WaitTimeout { waited, timeout } => Some(WaitError::Timeout { waited, timeout }),
             Self::Cancelled => Some(WaitError::Cancelled),
             Self::WouldMissDeadline { .. }
+            | Self::Outage { .. }
             | Self::UnknownTenant { .. }
             | Self::UnknownModel { .. }
             | Self::NoNode { .. }

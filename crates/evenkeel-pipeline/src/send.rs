@@ -16,18 +16,22 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::{Key, ModelId, NodeId, PathId, RequestId, TenantId};
 use evenkeel_policy::outcome::{AttemptFailure, PickReason};
 use evenkeel_policy::score::{ChoiceReason, RequestKind};
-use evenkeel_policy::time::Instant;
+use evenkeel_policy::time::{Duration, Instant};
 
 use crate::OptimizedLoadManager;
 use crate::accept::{
-    Arrival, Attempt, ModelQueueId, Priority, RequestRecord, RequestState, Requests, ResponseState,
+    Arrival, Attempt, ModelQueueId, OutageRule, Priority, RequestRecord, RequestState, Requests,
+    ResponseState,
 };
 use crate::load_manager::TimerTarget;
 use crate::observe::Event;
 use crate::pick_node::{AdminState, Node, Pick, PromptCache, STATS_AGE_MAX, SlotRequest};
-use crate::queue::{FlowQueue, QueueEnd, TenantEntry, TenantQueue};
+use crate::queue::{FlowQueue, ModelQueue, QueueEnd, TenantEntry, TenantQueue};
 use crate::rejection::{NoRetryReason, Rejection};
 use crate::transactions::AtShare;
+
+/// Refusals by nodes that serve other requests after which the client gets the refusal.
+const REFUSALS_MAX: u32 = 2;
 
 /// A queued request and the node picked for it.
 struct Placement {
@@ -65,7 +69,24 @@ impl OptimizedLoadManager {
         if !self.wait_queue.has_any_ready() || self.in_flight >= self.options.limits.in_flight_max {
             return None;
         }
+        self.reserve_probes();
         Priority::ALL.into_iter().find_map(|priority| self.pick_from_priority(priority))
+    }
+
+    /// Keeps the probe of a half-open node from the tenants whose failures opened its breaker while others wait.
+    fn reserve_probes(&mut self) {
+        let wait_queue = &self.wait_queue;
+        self.nodes.reserve_probes(|node| {
+            let queues = node.models().iter().filter_map(|model| {
+                wait_queue.queue(ModelQueueId { model: *model, priority: Priority::Interactive })
+            });
+            let mut tenant_queues = queues.flat_map(ModelQueue::tenant_queues);
+            tenant_queues.any(|(tenant, tenant_queue)| {
+                0 < tenant_queue.queued_len()
+                    && node.tenants.allows(tenant)
+                    && !node.tenants.is_blamed(tenant)
+            })
+        });
     }
 
     /// Picks a request of one priority: checks the models of each node with a free slot, round robin per node.
@@ -250,6 +271,7 @@ impl OptimizedLoadManager {
             if pick.reason == PickReason::Cached { PromptCache::Warm } else { PromptCache::Cold };
         let work = SlotRequest::new(&arrival, prompt_cache, arrival.cost);
         let departure = self.nodes.get_mut(pick.node).map(|node| node.reserve_slot(now, request, &work));
+        let level = self.nodes.get(pick.node).map_or(0, |node| node.busy);
         self.schedule_node(pick.node);
         self.remember_node(&arrival, pick);
         self.in_flight += 1;
@@ -261,6 +283,7 @@ impl OptimizedLoadManager {
             node: pick.node,
             path,
             since: now,
+            level,
             departure: departure.unwrap_or_default(),
             reported_at: now,
             prompt_cache,
@@ -323,17 +346,24 @@ impl OptimizedLoadManager {
         }
     }
 
-    /// Requeues a request that an overloaded node refused; it never had a slot, so this uses no retry.
+    /// Requeues a request that an overloaded node refused or that could not be sent; as no node accepted it, this uses no
+    /// retry.
     ///
-    /// Rejects it if every node's cooldown lasts longer than the request may wait.
-    pub(crate) fn requeue_refused(&mut self, request: RequestId, failure: AttemptFailure) {
+    /// Rejects it if nodes that serve others refused it twice, if every node's cooldown lasts longer than the request may
+    /// wait, or if no node could be reached for too long.
+    pub(crate) fn requeue_unserved(&mut self, request: RequestId, failure: AttemptFailure) {
         let Some(record) = self.requests.get_mut(request) else { return };
-        record.refused += 1;
+        record.unserved += 1;
         let Some(record) = self.requests.get(request) else { return };
         let queue_id = record.arrival.queue_id();
         let tenant = record.arrival.tenant;
-        let cooldown_ends_at = self.nodes.cooldown_ends_at(self.now, queue_id.model, &record.tried);
-        if self.now < cooldown_ends_at && self.wait_ends_at(record) <= cooldown_ends_at {
+        let cooldown_ends_at = self.nodes.cooldown_ends_at(self.now, &record.arrival, record.into());
+        if REFUSALS_MAX <= record.refused {
+            self.fail(request, failure, NoRetryReason::RefusedTwice);
+        } else if let Some(outage) = self.outage(queue_id.model).or_else(|| self.outage_without_hold(record))
+        {
+            self.reject(request, outage);
+        } else if self.now < cooldown_ends_at && self.wait_ends_at(record) <= cooldown_ends_at {
             let retry_after = retry_after(Some(cooldown_ends_at.since(self.now)));
             self.reject(request, Rejection::WouldMissDeadline { retry_after });
         } else if !self.nodes.has_untried(record) {
@@ -345,6 +375,13 @@ impl OptimizedLoadManager {
         } else {
             self.requeue_front(request, failure);
         }
+    }
+
+    /// Returns the rejection of a request that does not wait for unreachable nodes.
+    fn outage_without_hold(&self, record: &RequestRecord) -> Option<Rejection> {
+        let Arrival { model, outage, .. } = record.arrival;
+        let is_rejected = outage == OutageRule::Reject && self.nodes.is_unreachable(model);
+        is_rejected.then_some(Rejection::Outage { retry_after: Duration::from_secs(1) })
     }
 
     /// Ends a failed request that is not retried.
@@ -381,7 +418,7 @@ impl OptimizedLoadManager {
     /// Reserves queue capacity and a retry from the budget, or returns the reason for not retrying.
     fn reserve_retry(&mut self, request: RequestId) -> Result<(), NoRetryReason> {
         let record = self.requests.get(request).ok_or(NoRetryReason::NoOtherNode)?;
-        if record.attempts - record.refused >= self.options.retry.attempts_max {
+        if record.attempts - record.unserved >= self.options.retry.attempts_max {
             return Err(NoRetryReason::AttemptsUsed);
         }
         if self.wait_ends_at(record) <= self.now {
@@ -440,7 +477,7 @@ fn find_first<T>(
             return Some(Found { request, result, passed_over });
         }
         passed_over += 1;
-        if record.tried.is_empty() {
+        if record.attempts == 0 {
             queued.skip_kind(record.arrival.request);
         }
     }
@@ -496,6 +533,7 @@ mod tests {
             request,
             priority: Priority::Interactive,
             flow: TenantFlow::default(),
+            outage: OutageRule::Hold,
         }
     }
 }

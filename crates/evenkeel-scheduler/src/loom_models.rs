@@ -10,7 +10,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::task::Wake;
 
-use evenkeel_pipeline::{AttemptFailure, ModelId, NodeSpec, Priority, Slots, TenantFlow};
+use evenkeel_pipeline::{AttemptFailure, ModelId, NodeSpec, OutageRule, Priority, Slots, TenantFlow};
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::weight::Weight;
@@ -176,6 +176,7 @@ fn arrival() -> Arrival {
         request: RequestKind::Infer,
         priority: Priority::Interactive,
         flow: TenantFlow::default(),
+        outage: OutageRule::Hold,
     }
 }
 

@@ -71,6 +71,7 @@ fn rejection_step(rejection: &Rejection) -> Step {
         Rejection::QueueFull { .. } => RejectReason::QueueFull,
         Rejection::WaitTimeout { .. } => RejectReason::WaitTimeout,
         Rejection::WouldMissDeadline { .. } => RejectReason::WouldMissDeadline,
+        Rejection::Outage { .. } => RejectReason::Outage,
         Rejection::UnknownTenant { .. } => RejectReason::UnknownTenant,
         Rejection::UnknownModel { .. } => RejectReason::UnknownModel,
         Rejection::NoNode { .. } => RejectReason::NoNode,

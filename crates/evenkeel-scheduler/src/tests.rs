@@ -6,7 +6,7 @@ use core::task::{Context, Poll};
 use std::task::Wake;
 
 use evenkeel_pipeline::{
-    AttemptFailure, ModelId, NoRetryReason, NodeSpec, Priority, Slots, TenantFlow, TenantRule,
+    AttemptFailure, ModelId, NoRetryReason, NodeSpec, OutageRule, Priority, Slots, TenantFlow, TenantRule,
 };
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::score::RequestKind;
@@ -298,6 +298,7 @@ fn arrival(tenant: u32) -> Arrival {
         request: RequestKind::Infer,
         priority: Priority::Interactive,
         flow: TenantFlow::default(),
+        outage: OutageRule::Hold,
     }
 }
 

@@ -94,7 +94,7 @@ pub enum ApiError {
     Conflict { message: String },
     /// The request may succeed later; the message is for the client.
     #[error("{message}")]
-    Unavailable { message: String },
+    Unavailable { message: String, retry_after: Duration },
     #[error("no node serves model {model:?}")]
     NoModel { model: String },
     #[error("the body did not arrive in time")]
@@ -134,6 +134,11 @@ struct ErrorParts {
 }
 
 impl ApiError {
+    /// Creates an error for a request that may succeed in a second.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::Unavailable { message: message.into(), retry_after: Duration::from_secs(1) }
+    }
+
     /// Creates an error for a malformed request.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into(), param: None }
@@ -185,12 +190,12 @@ impl ApiError {
     /// Returns the time after which a retry may succeed.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::RateLimited { retry_after, .. } | Self::QueueFull { retry_after, .. } => Some(*retry_after),
-            Self::Unready
-            | Self::Draining
-            | Self::BodiesFull
-            | Self::ConnectionsFull
-            | Self::Unavailable { .. } => Some(Duration::from_secs(1)),
+            Self::RateLimited { retry_after, .. }
+            | Self::QueueFull { retry_after, .. }
+            | Self::Unavailable { retry_after, .. } => Some(*retry_after),
+            Self::Unready | Self::Draining | Self::BodiesFull | Self::ConnectionsFull => {
+                Some(Duration::from_secs(1))
+            }
             _ => None,
         }
     }

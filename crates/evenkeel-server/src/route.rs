@@ -3,12 +3,14 @@
 //! Limits: at most 1024 routes; a lookup costs one hash and, unless the path is an exact one, a comparison per path with
 //! parameters and per prefix. Paths are compared byte by byte, as sent: case matters, and nothing is decoded.
 
+use core::fmt;
 use core::net::SocketAddr;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use evenkeel_policy::account::AccountNumber;
 use evenkeel_policy::time::Instant;
 use http::header::CONTENT_TYPE;
@@ -115,19 +117,42 @@ pub fn openai_error(error: ApiError, _: &HeaderValue) -> Response {
 
 /// Readiness of the server, as `/readyz` reports it.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<AtomicBool>);
+pub struct Readiness(Arc<ReadinessState>);
+
+#[derive(Default)]
+struct ReadinessState {
+    is_ready: AtomicBool,
+    /// Returns the problems that do not make the server unready.
+    problems: OnceLock<Box<dyn Fn() -> Vec<String> + Send + Sync>>,
+}
+
+impl fmt::Debug for ReadinessState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.is_ready.fmt(f)
+    }
+}
 
 impl Readiness {
     pub fn ready(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.is_ready.store(true, Ordering::Relaxed);
     }
 
     pub fn unready(&self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.0.is_ready.store(false, Ordering::Relaxed);
     }
 
     pub fn is_ready(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.is_ready.load(Ordering::Relaxed)
+    }
+
+    /// Lists on `/readyz` what is wrong although the server is ready; only the first call has an effect.
+    pub fn list_problems(&self, problems: impl Fn() -> Vec<String> + Send + Sync + 'static) {
+        self.0.problems.get_or_init(|| Box::new(problems));
+    }
+
+    fn page(&self) -> String {
+        let problems = self.0.problems.get().map(|problems| problems()).unwrap_or_default();
+        problems.into_iter().fold("ready\n".to_owned(), |page, problem| page + &problem + "\n")
     }
 }
 
@@ -209,8 +234,11 @@ impl Routes {
     pub fn new(readiness: Readiness) -> Self {
         let live = handler(async |_| Ok(text("ok\n")));
         let ready = handler(move |_| {
-            let is_ready = readiness.is_ready();
-            async move { if is_ready { Ok(text("ready\n")) } else { Err(ApiError::Draining) } }
+            let response = match readiness.is_ready() {
+                true => Ok(text(readiness.page())),
+                false => Err(ApiError::Draining),
+            };
+            async move { response }
         });
         let probe = |id, handler| PathRoutes {
             id: RouteId(id),
@@ -413,7 +441,7 @@ fn is_of_account(path: &str) -> bool {
     first.parse::<AccountNumber>().is_ok()
 }
 
-fn text(text: &'static str) -> Response {
+fn text(text: impl Into<Bytes>) -> Response {
     let mut response = Response::new(body::full(text));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     response

@@ -56,6 +56,9 @@ pub fn rejection_error(rejection: &Rejection, waiting: usize, no_node: ApiError)
         Rejection::QueueFull { current_size, retry_after, .. }
         | Rejection::Evicted { current_size, retry_after, .. } => full(current_size, retry_after),
         Rejection::WouldMissDeadline { retry_after } => full(waiting, retry_after),
+        Rejection::Outage { retry_after } => {
+            ApiError::Unavailable { message: "no node can be reached".to_owned(), retry_after }
+        }
         Rejection::WaitTimeout { .. } => ApiError::WaitTimeout,
         Rejection::NoNode { .. } => no_node,
         // IDs of tenants and models stay within the pipeline's limits; a cancelled request gets no response.
@@ -87,6 +90,7 @@ mod tests {
         assert_eq!(status(Rejection::QueueFull { current_size: 1, max_size: 1, retry_after: waited }), 503);
         assert_eq!(status(Rejection::Evicted { current_size: 1, max_size: 1, retry_after: waited }), 503);
         assert_eq!(status(Rejection::WouldMissDeadline { retry_after: waited }), 503);
+        assert_eq!(status(Rejection::Outage { retry_after: waited }), 503);
         assert_eq!(status(Rejection::WaitTimeout { waited, timeout }), 504);
         assert_eq!(status(Rejection::NoNode { model: ModelId(0) }), 404);
         assert_eq!(status(failed(AttemptFailure::Unreachable)), 502);

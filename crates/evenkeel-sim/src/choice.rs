@@ -9,8 +9,8 @@ mod plans;
 use std::collections::{BTreeMap, VecDeque};
 
 use evenkeel_pipeline::{
-    Arrival, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority, RequestEnd,
-    RequestId, Slots, TenantFlow,
+    Arrival, Event, ModelId, NodeSpec, OptimizedLoadManager, OutageRule, PipelineOptions, Priority,
+    RequestEnd, RequestId, Slots, TenantFlow,
 };
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
@@ -235,6 +235,7 @@ impl<'a> ChoiceSim<'a> {
             request: RequestKind::Infer,
             priority: Priority::Interactive,
             flow: TenantFlow::default(),
+            outage: OutageRule::Hold,
         };
         let request = self.pipeline.handle_arrival(self.event_queue.now(), arrival);
         self.pending.insert(request, (client, key));

@@ -11,6 +11,7 @@ use evenkeel_policy::time::Duration;
 use evenkeel_sim::choice::{self, ChoiceMode, choice_rows, run_choice};
 use evenkeel_sim::fairness::{SchedulingPolicy, measure, workloads};
 use evenkeel_sim::link::{LinkPlan, link_names, link_plan, run_link};
+use evenkeel_sim::poison::{measure_poison_cell, poison_cells};
 use evenkeel_sim::redirect::{RedirectPlan, RedirectRule, redirect_names, redirect_plan, run_redirect};
 use evenkeel_sim::{
     AdmitPolicy, EngineShape, Scenario, ServiceOrder, SimError, by_name, demo, knee_cells, measure_knee_cell,
@@ -28,7 +29,8 @@ Examples:
   evenkeel-sim run link-failover
   evenkeel-sim fairness
   evenkeel-sim capacity
-  evenkeel-sim choice";
+  evenkeel-sim choice
+  evenkeel-sim poison";
 
 /// Maximum simulated time; the events of a longer run would not fit into the memory of a small machine.
 const SECONDS_MAX: u64 = 3_600;
@@ -68,6 +70,8 @@ enum Command {
     Capacity,
     /// Measure how requests spread over nodes: beside a slow node, by weight, after a recovery, by conversation
     Choice,
+    /// Measure what requests that nodes always fail or refuse do to others
+    Poison,
     /// List the scenarios
     List,
 }
@@ -126,6 +130,7 @@ fn execute(out: &mut impl Write, cli: &SimCli) -> Result<(), CliError> {
         Command::Fairness => show_fairness(out, cli.seed)?,
         Command::Capacity => show_capacity(out, cli.seed)?,
         Command::Choice => show_choice(out, cli.seed)?,
+        Command::Poison => show_poison(out, cli.seed)?,
         Command::Run { name } => {
             // The parser accepts only known names.
             if let Some(scenario) = by_name(name, cli.seed) {
@@ -215,6 +220,14 @@ fn show_choice(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
         conversations.push((mode, run_choice(&choice::conversations(seed, mode))?));
     }
     Ok(report::choice(out, seed, &choice_rows(seed)?, &conversations)?)
+}
+
+fn show_poison(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
+    let mut rows = vec![];
+    for cell in poison_cells() {
+        rows.push((cell, measure_poison_cell(&cell, seed)?));
+    }
+    Ok(report::poison(out, seed, &rows)?)
 }
 
 fn with_duration(scenario: Scenario, cli: &SimCli) -> Scenario {

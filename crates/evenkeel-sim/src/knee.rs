@@ -9,8 +9,8 @@ mod matrix;
 use std::collections::BTreeMap;
 
 use evenkeel_pipeline::{
-    Arrival, EngineLoad, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority,
-    RequestEnd, RequestId, Slots, TenantFlow,
+    Arrival, EngineLoad, Event, ModelId, NodeSpec, OptimizedLoadManager, OutageRule, PipelineOptions,
+    Priority, RequestEnd, RequestId, Slots, TenantFlow,
 };
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::concurrency_limit::ResponseDelivery;
@@ -293,6 +293,7 @@ impl<'a> KneeSim<'a> {
             request: RequestKind::Infer,
             priority: Priority::Interactive,
             flow: TenantFlow::default(),
+            outage: OutageRule::Hold,
         };
         let id = self.pipeline.handle_arrival(self.event_queue.now(), arrival);
         let sent_at = Instant::ORIGIN;

@@ -8,6 +8,7 @@ mod event_queue;
 pub mod fairness;
 mod knee;
 pub mod link;
+pub mod poison;
 mod record;
 pub mod redirect;
 mod rng;

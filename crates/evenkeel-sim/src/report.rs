@@ -7,6 +7,7 @@ use evenkeel_policy::id::TenantId;
 use evenkeel_sim::choice::{ChoiceMode, ChoiceRow, ChoiceRun};
 use evenkeel_sim::fairness::{FairnessResult, Workload};
 use evenkeel_sim::link::{LinkPlan, LinkRun};
+use evenkeel_sim::poison::{PoisonCell, PoisonCellResult};
 use evenkeel_sim::redirect::{RedirectPlan, RedirectRule, RedirectRun};
 use evenkeel_sim::{
     EngineShape, KneeCell, KneeCellResult, Scenario, Share, SimRun, TenantSummary, TimedEvent, TraceEvent,
@@ -142,6 +143,38 @@ pub(crate) fn choice(
             "\n20 conversations on four nodes, {mode}: {} of {} requests hit the prefix cache of their engine.",
             Share(run.prefix_hit_ratio()),
             run.sent.len(),
+        )?;
+    }
+    Ok(())
+}
+
+/// Prints what poison requests do to another client, and to the throughput of those that keep all slots busy.
+pub(crate) fn poison(
+    out: &mut impl Write,
+    seed: u64,
+    rows: &[(PoisonCell, PoisonCellResult)],
+) -> io::Result<()> {
+    writeln!(
+        out,
+        "Requests that every node fails, beside a client that sends four a second; seed {seed}.\n"
+    )?;
+    writeln!(
+        out,
+        "  {:<5} {:>5} {:>7} {:<5} {:<10} {:>5} {:>9} {:>9} {:>10}",
+        "fault", "nodes", "every", "slots", "tenants", "lost", "p95", "calm p95", "throughput"
+    )?;
+    for (cell, result) in rows {
+        let [every, p95, calm] =
+            [cell.poison_every, result.p95, result.calm_p95].map(|time| format!("{} ms", time.as_millis()));
+        let slots = if cell.is_busy { "busy" } else { "free" };
+        let tenants = if cell.is_one_tenant { "one" } else { "separate" };
+        let throughput = if cell.is_busy { Share(result.throughput).to_string() } else { "-".to_owned() };
+        writeln!(
+            out,
+            "  {:<5} {:>5} {every:>8} {slots:<5} {tenants:<10} {:>5} {p95:>9} {calm:>9} {throughput:>10}",
+            cell.fault.to_string(),
+            cell.nodes,
+            result.lost,
         )?;
     }
     Ok(())

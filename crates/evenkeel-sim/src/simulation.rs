@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use evenkeel_pipeline::{
-    AdmitRule, Arrival, InvalidOptions, ModelId, NodeSpec, OptimizedLoadManager, PathSpec, PipelineOptions,
-    Priority, RegistryError, Rejection, RequestEnd, RequestId, Slots, TenantFlow, TenantRule,
+    AdmitRule, Arrival, InvalidOptions, ModelId, NodeSpec, OptimizedLoadManager, OutageRule, PathSpec,
+    PipelineOptions, Priority, RegistryError, Rejection, RequestEnd, RequestId, Slots, TenantFlow,
+    TenantRule,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
@@ -198,6 +199,7 @@ impl<'a> Simulation<'a> {
                 ServiceOrder::Drr => plan.flow,
                 ServiceOrder::Fifo => TenantFlow::default(),
             },
+            outage: OutageRule::Hold,
         };
         let request = self.pipeline.handle_arrival(self.event_queue.now(), arrival);
         self.requests.insert(request, SimRequest { number, tenant, key, actual, sent: None });

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use evenkeel_pipeline::{
-    Arrival, AttemptFailure, ModelId, NodeSpec, Priority, RedirectOptions, Redirector, RegistryError,
-    Rejection, Slots, TenantFlow,
+    Arrival, AttemptFailure, ModelId, NodeSpec, OutageRule, Priority, RedirectOptions, Redirector,
+    RegistryError, Rejection, Slots, TenantFlow,
 };
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::NodeId;
@@ -157,6 +157,7 @@ impl Database {
             priority: Priority::Interactive,
             // No SQL client names a class or a session.
             flow: TenantFlow { session: None, class: request.tenant.class_rule().class(None) },
+            outage: OutageRule::Hold,
         };
         let slot = self.scheduler.submit(arrival, request.name).await;
         let slot = slot.map_err(|rejected| self.rejected(pool, &rejected.rejection))?;
@@ -217,7 +218,7 @@ impl Database {
         let (waiting, is_available) = self
             .scheduler
             .inspect(|pipeline| (pipeline.waiting(pool.model), pipeline.is_available(pool.node)));
-        if !is_available && matches!(rejection, Rejection::WaitTimeout { .. }) {
+        if !is_available && matches!(rejection, Rejection::WaitTimeout { .. } | Rejection::Outage { .. }) {
             let reason = self.last_failure.lock().clone();
             return SqlError::Database(DatabaseError::Unavailable { reason });
         }

@@ -148,6 +148,8 @@ pub enum RejectReason {
     WaitTimeout,
     /// It would still be waiting at its deadline.
     WouldMissDeadline,
+    /// No node of its model could be reached for too long.
+    Outage,
     /// Its tenant id is at or above the limit.
     UnknownTenant,
     /// Its model id is at or above the limit.
@@ -262,6 +264,7 @@ label_values! { RejectReason:
     Self::NoNode => 5 "no_node",
     Self::Failed => 6 "failed",
     Self::RateLimited => 7 "rate_limited",
+    Self::Outage => 8 "outage",
 }
 
 label_values! { RequestKind:

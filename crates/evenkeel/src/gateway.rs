@@ -191,6 +191,11 @@ impl Gateway {
         let dispatcher = core.start_dispatcher(webhooks, queues_max)?;
         let routes = core.routes(metrics_access)?;
         let serving = listeners.serve(&core.auth, routes);
+        let llm = Arc::downgrade(&core.llm);
+        core.readiness.list_problems(move || {
+            let unhealthy = llm.upgrade().map(|llm| llm.unhealthy_nodes()).unwrap_or_default();
+            unhealthy.into_iter().map(|node| format!("node {node:?} is unhealthy")).collect()
+        });
         core.readiness.ready();
         Ok(Self { address, urls, core, serving, dispatcher, exporter, postgres })
     }

@@ -46,17 +46,19 @@ async fn discover_over(
         list = client.get(origin, "/api/tags").await?.json().as_ref().and_then(ModelList::from_ollama);
     }
     let named = Engine::by_headers(&reply.headers).or(list.as_ref().and_then(|list| list.engine));
+    // The models are known by now: a probe that hangs leaves only the engine or its slots unknown.
     let engine = match known.or(named) {
-        Some(engine) => engine,
-        None => detect_engine(client, origin).await?,
+        Some(engine) => Some(engine),
+        None => detect_engine(client, origin).await.ok(),
     };
-    let slots = match slots_endpoint(engine) {
+    let slots = match engine.and_then(slots_endpoint) {
         Some((path, field)) => {
-            client.get(origin, path).await?.json().as_ref().and_then(|reply| read_count(reply, field))
+            let reply = client.get(origin, path).await.ok().and_then(|reply| reply.json());
+            reply.and_then(|reply| read_count(&reply, field))
         }
         None => None,
     };
-    Ok(Discovery { engine: Some(engine), models: list.map(|list| list.models), slots })
+    Ok(Discovery { engine, models: list.map(|list| list.models), slots })
 }
 
 /// Reports whether a node is overloaded or still loading; its reply then identifies neither engine nor models.

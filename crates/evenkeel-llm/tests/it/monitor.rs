@@ -13,7 +13,7 @@ use http::HeaderValue;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, pause};
 
-use crate::pages::{Page, Pages, page};
+use crate::pages::{Page, Pages, hanging_page, page};
 
 const NODE: NodeId = NodeId(7);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -170,6 +170,18 @@ async fn other_engines_are_identified_by_fingerprints() {
     for (path, reply, engine) in fingerprints {
         let pages = vec![page("/v1/models", 200, list), page(path, 200, reply)];
         assert_eq!(discover(pages).await, (engine, None, model_names(&["m"])));
+    }
+}
+
+#[tokio::test]
+async fn a_recognition_probe_that_hangs_does_not_hide_the_models() {
+    let list = page("/v1/models", 200, r#"{"data":[{"id":"m"}]}"#);
+    for hanging in ["/api/version", "/props", "/version"] {
+        let node = Pages::start(vec![page("/health", 200, ""), list.clone(), hanging_page(hanging)]).await;
+        let timeout = Duration::from_millis(50);
+        let mut listener = start_monitors(HealthOptions { timeout, ..fast_checks() });
+        listener.watch(vec![node.origin()]);
+        assert_eq!(listener.models().await, model_names(&["m"]), "{hanging} hangs");
     }
 }
 

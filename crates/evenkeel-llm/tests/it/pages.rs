@@ -8,6 +8,9 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::stub::{Peer, Stub};
 
+/// Status of a page that is never sent.
+const HANGS: u16 = 0;
+
 /// Reply at a path.
 #[derive(Clone)]
 pub(crate) struct Page {
@@ -15,6 +18,11 @@ pub(crate) struct Page {
     status: u16,
     header: String,
     body: String,
+}
+
+/// Returns a page that is requested and never sent.
+pub(crate) fn hanging_page(path: &str) -> Page {
+    page(path, HANGS, "")
 }
 
 pub(crate) fn page(path: &str, status: u16, body: &str) -> Page {
@@ -87,6 +95,9 @@ async fn serve(mut peer: Peer, state: Arc<Mutex<State>>) {
             page.unwrap_or_else(page_not_found)
         };
         let Page { status, header, body, .. } = page;
+        if status == HANGS {
+            core::future::pending::<()>().await;
+        }
         peer.try_write(&format!(
             "HTTP/1.1 {status} x\r\n{header}content-length: {}\r\n\r\n{body}",
             body.len()

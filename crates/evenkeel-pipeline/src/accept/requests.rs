@@ -77,7 +77,7 @@ fn generation(request: RequestId) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::accept::{Arrival, Priority, RequestState, TenantFlow};
+    use crate::accept::{Arrival, OutageRule, Priority, RequestState, TenantFlow};
     use evenkeel_policy::cost::Cost;
     use evenkeel_policy::id::{ModelId, TenantId};
     use evenkeel_policy::score::RequestKind;
@@ -114,6 +114,7 @@ mod tests {
             request: RequestKind::Infer,
             priority: Priority::Interactive,
             flow: TenantFlow::default(),
+            outage: OutageRule::Hold,
         };
         RequestRecord {
             arrival,
@@ -124,8 +125,10 @@ mod tests {
             waited_before: Duration::ZERO,
             timeout_at: Instant::ORIGIN,
             attempts: 0,
+            unserved: 0,
             refused: 0,
             tried: vec![],
+            holds: vec![],
             skipped: 0,
             state: RequestState::Queued,
         }

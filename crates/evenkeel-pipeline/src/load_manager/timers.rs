@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use evenkeel_policy::id::{NodeId, RequestId};
 use evenkeel_policy::time::Instant;
 
-use crate::accept::{RequestRecord, RequestState};
+use crate::accept::RequestRecord;
 
 /// Target of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TimerTarget {
-    /// The request's delay ends, or its wait times out.
+    /// The request's delay or the hold of a node ends, or its wait times out.
     Request(RequestId),
     /// The node's cooldown, probe or backoff ends.
     Node(NodeId),
@@ -29,12 +29,7 @@ pub(crate) struct Timers {
 impl Timers {
     /// Sets a waiting request's timer to its next deadline.
     pub(crate) fn set_request(&mut self, request: RequestId, record: &RequestRecord) {
-        let at = match record.state {
-            RequestState::Delayed { enters_at } => Some(enters_at.min(record.timeout_at)),
-            RequestState::Queued => Some(record.timeout_at),
-            RequestState::InFlight(_) => None,
-        };
-        self.set(TimerTarget::Request(request), at);
+        self.set(TimerTarget::Request(request), record.due_at());
     }
 
     pub(crate) fn clear_request(&mut self, request: RequestId) {

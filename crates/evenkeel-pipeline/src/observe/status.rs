@@ -82,6 +82,10 @@ pub struct NodeStatus {
     pub breaker: BreakerState,
     /// End of its cooldown, if it is overloaded.
     pub cooldown_until: Option<Instant>,
+    /// Tenants to which it is closed because it failed or refused their requests.
+    pub closed_to: Vec<TenantId>,
+    /// Time since which it cannot be reached.
+    pub unreachable_since: Option<Instant>,
     /// 95th percentile of the last minute's times to first byte.
     pub p95: Option<Duration>,
     /// Fraction of the last minute's requests that failed; 0 while there are too few.
@@ -197,6 +201,8 @@ impl OptimizedLoadManager {
             admin_state: node.admin_state,
             breaker: node.breaker.state(),
             cooldown_until: node.cooldown.until(),
+            closed_to: node.tenants.closed_to().collect(),
+            unreachable_since: node.unreachable.map(|unreachable| unreachable.since),
             p95: node.p95(self.now),
             error_rate: node.breaker.error_rate(self.now),
             models: node.models().to_vec(),

@@ -36,6 +36,8 @@ pub enum BreakerState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HealthSignal {
     Request,
+    /// A request that could not be sent, because there was no connection.
+    Connection,
     Check,
 }
 
@@ -76,6 +78,11 @@ impl CircuitBreaker {
         self.state
     }
 
+    /// Reports whether the last request failed.
+    pub(super) fn is_failing(&self) -> bool {
+        self.failures > 0
+    }
+
     pub(crate) fn probe(&self) -> Option<RequestId> {
         self.probe
     }
@@ -105,6 +112,16 @@ impl CircuitBreaker {
         self.on_request(now, request, outcome, None)
     }
 
+    /// Records an outcome in the error rate only.
+    pub(crate) fn record_error(&mut self, now: Instant) {
+        self.errors.record(now, Outcome::Bad);
+    }
+
+    /// Opens the breaker for a reason that it does not count itself; returns the new state.
+    pub(crate) fn trip(&mut self, now: Instant, reason: TripReason) -> BreakerState {
+        self.open(now, HealthSignal::Request, reason)
+    }
+
     /// Records a failed attempt; returns the new state if it changed.
     pub(crate) fn on_failure(
         &mut self,
@@ -123,10 +140,14 @@ impl CircuitBreaker {
         failure: Option<AttemptFailure>,
     ) -> Option<BreakerState> {
         self.errors.record(now, outcome);
+        let signal = match failure {
+            Some(AttemptFailure::Unreachable) => HealthSignal::Connection,
+            _ => HealthSignal::Request,
+        };
         match self.state {
-            BreakerState::Closed => self.record(now, HealthSignal::Request, outcome, failure),
+            BreakerState::Closed => self.record(now, signal, outcome, failure),
             BreakerState::HalfOpen if self.probe == Some(request) => {
-                Some(self.conclude(now, HealthSignal::Request, outcome))
+                Some(self.conclude(now, signal, outcome))
             }
             BreakerState::Open { .. } | BreakerState::HalfOpen => None,
         }
@@ -140,12 +161,16 @@ impl CircuitBreaker {
 
     /// Records the result of an active health check; returns the new state if it changed.
     ///
-    /// After failed requests, only a successful request closes the breaker.
+    /// After failed requests, only a successful request closes the breaker. After failed connections or checks, a
+    /// successful check ends the backoff at once.
     pub(crate) fn on_check(&mut self, now: Instant, outcome: Outcome) -> Option<BreakerState> {
         match (self.state, outcome) {
             (BreakerState::Closed, _) => self.record(now, HealthSignal::Check, outcome, None),
             (BreakerState::HalfOpen, Outcome::Good) if self.opened_by == HealthSignal::Request => None,
             (BreakerState::HalfOpen, _) => Some(self.conclude(now, HealthSignal::Check, outcome)),
+            (BreakerState::Open { .. }, Outcome::Good) if self.opened_by != HealthSignal::Request => {
+                Some(self.half_open())
+            }
             (BreakerState::Open { .. }, _) => None,
         }
     }
@@ -160,11 +185,13 @@ impl CircuitBreaker {
     /// Becomes half-open once the backoff has ended; returns the new state if it changed.
     pub(crate) fn on_time(&mut self, now: Instant) -> Option<BreakerState> {
         let has_ended = matches!(self.state, BreakerState::Open { until, .. } if until <= now);
+        has_ended.then(|| self.half_open())
+    }
+
+    fn half_open(&mut self) -> BreakerState {
         // Earlier errors would keep a gate closed on the probe, or trip the breaker again at the first failure.
-        has_ended.then(|| {
-            self.errors = RatioWindow::default();
-            self.enter(BreakerState::HalfOpen)
-        })
+        self.errors = RatioWindow::default();
+        self.enter(BreakerState::HalfOpen)
     }
 
     pub(crate) fn timeout(&self) -> Option<Instant> {
@@ -190,7 +217,7 @@ impl CircuitBreaker {
         last: Option<AttemptFailure>,
     ) -> Option<BreakerState> {
         let counter = match signal {
-            HealthSignal::Request => &mut self.failures,
+            HealthSignal::Request | HealthSignal::Connection => &mut self.failures,
             HealthSignal::Check => &mut self.failed_checks,
         };
         if outcome == Outcome::Good {
@@ -201,14 +228,17 @@ impl CircuitBreaker {
         let count = *counter;
         let error_rate = self.error_rate(now);
         let reason = match signal {
-            HealthSignal::Request if count >= self.options.failures_max => {
+            HealthSignal::Check if count >= self.options.failures_max => TripReason::HealthChecks { count },
+            HealthSignal::Check => return None,
+            HealthSignal::Request | HealthSignal::Connection if count >= self.options.failures_max => {
                 TripReason::Failures { count, last }
             }
-            HealthSignal::Request if error_rate >= self.options.error_ratio_max => {
+            HealthSignal::Request | HealthSignal::Connection
+                if error_rate >= self.options.error_ratio_max =>
+            {
                 TripReason::ErrorRate { percent: (100.0 * error_rate) as u32 }
             }
-            HealthSignal::Check if count >= self.options.failures_max => TripReason::HealthChecks { count },
-            HealthSignal::Request | HealthSignal::Check => return None,
+            HealthSignal::Request | HealthSignal::Connection => return None,
         };
         Some(self.open(now, signal, reason))
     }

@@ -21,11 +21,21 @@ pub(crate) struct Cooldown {
 /// The shortest cooldown.
 const COOLDOWN_MIN: Duration = Duration::from_millis(1);
 
+/// Effect of a slot that is freed during a cooldown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// A request may probe the node at once.
+    EndsIt,
+    /// None: the node said when to retry.
+    ChangesNothing,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Ready,
     Cooling {
         until: Instant,
+        room: Room,
     },
     /// The cooldown has ended and no request has been sent since.
     ProbeDue,
@@ -46,16 +56,21 @@ impl Cooldown {
         matches!(self.state, State::Ready | State::ProbeDue)
     }
 
+    /// Reports whether the node cools down or is to be probed.
+    pub(crate) fn is_cooling(&self) -> bool {
+        self.state != State::Ready
+    }
+
     /// Returns the end of the current cooldown.
     pub(crate) fn until(&self) -> Option<Instant> {
         match self.state {
-            State::Cooling { until } => Some(until),
+            State::Cooling { until, .. } => Some(until),
             State::Ready | State::ProbeDue | State::Probing { .. } => None,
         }
     }
 
     /// Starts or extends a cooldown of at least `requested`; returns its end.
-    pub(crate) fn begin(&mut self, now: Instant, requested: Duration) -> Instant {
+    pub(crate) fn begin(&mut self, now: Instant, requested: Duration, room: Room) -> Instant {
         self.consecutive = match self.state {
             State::Ready => 0,
             State::ProbeDue | State::Probing { .. } => self.consecutive.saturating_add(1),
@@ -64,8 +79,15 @@ impl Cooldown {
         let minimum = (COOLDOWN_MIN * (1 << self.consecutive.min(20))).min(self.probe_timeout);
         let until = now + requested.max(minimum);
         let until = self.until().map_or(until, |before| before.max(until));
-        self.state = State::Cooling { until };
+        self.state = State::Cooling { until, room };
         until
+    }
+
+    /// Ends a cooldown because a slot was freed, unless the node said when to retry.
+    pub(crate) fn on_room(&mut self) {
+        if let State::Cooling { room: Room::EndsIt, .. } = self.state {
+            self.state = State::ProbeDue;
+        }
     }
 
     pub(super) fn on_send(&mut self, now: Instant, request: RequestId) {
@@ -89,7 +111,7 @@ impl Cooldown {
 
     pub(crate) fn on_time(&mut self, now: Instant) {
         self.state = match self.state {
-            State::Cooling { until } if until <= now => State::ProbeDue,
+            State::Cooling { until, .. } if until <= now => State::ProbeDue,
             State::Probing { until, .. } if until <= now => State::Ready,
             state => state,
         };
@@ -97,7 +119,7 @@ impl Cooldown {
 
     pub(super) fn timeout(&self) -> Option<Instant> {
         match self.state {
-            State::Cooling { until } | State::Probing { until, .. } => Some(until),
+            State::Cooling { until, .. } | State::Probing { until, .. } => Some(until),
             State::Ready | State::ProbeDue => None,
         }
     }
@@ -154,8 +176,8 @@ mod tests {
     #[test]
     fn a_cooldown_lasts_as_long_as_the_longest_requested() {
         let mut cooldown = Cooldown::new(Duration::from_secs(1));
-        assert_eq!(cooldown.begin(at(0), Duration::from_secs(9)), at(9));
-        assert_eq!(cooldown.begin(at(0), Duration::from_secs(2)), at(9));
+        assert_eq!(cooldown.begin(at(0), Duration::from_secs(9), Room::ChangesNothing), at(9));
+        assert_eq!(cooldown.begin(at(0), Duration::from_secs(2), Room::ChangesNothing), at(9));
         cooldown.on_time(at(8));
         assert_eq!(cooldown.until(), Some(at(9)));
     }
@@ -168,7 +190,7 @@ mod tests {
         let mut probes = 0;
         while now < at(30) {
             cooldown.on_send(now, FIRST);
-            now = cooldown.begin(now, Duration::ZERO);
+            now = cooldown.begin(now, Duration::ZERO, Room::ChangesNothing);
             cooldown.on_time(now);
             probes += 1;
         }
@@ -176,15 +198,25 @@ mod tests {
         cooldown.on_send(now, FIRST);
         cooldown.on_response(FIRST);
         assert_eq!(
-            cooldown.begin(now, Duration::ZERO),
+            cooldown.begin(now, Duration::ZERO, Room::ChangesNothing),
             now + COOLDOWN_MIN,
             "an answered probe resets the minimum"
         );
     }
 
+    #[test]
+    fn a_freed_slot_ends_a_cooldown_unless_the_node_said_when_to_retry() {
+        for (room, is_ended) in [(Room::EndsIt, true), (Room::ChangesNothing, false)] {
+            let mut cooldown = Cooldown::new(Duration::from_secs(1));
+            cooldown.begin(at(0), Duration::from_secs(3), room);
+            cooldown.on_room();
+            assert_eq!(cooldown.allows(), is_ended, "{room:?}");
+        }
+    }
+
     fn after_cooldown() -> Cooldown {
         let mut cooldown = Cooldown::new(Duration::from_secs(1));
-        cooldown.begin(at(0), Duration::from_secs(3));
+        cooldown.begin(at(0), Duration::from_secs(3), Room::ChangesNothing);
         assert!(!cooldown.allows());
         cooldown.on_time(at(3));
         cooldown

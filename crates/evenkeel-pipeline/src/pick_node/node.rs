@@ -12,12 +12,14 @@ use evenkeel_policy::score::{Candidate, Comparison, NodeStats, RequestKind, Stat
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
+use super::acceptance::Acceptance;
 use super::capacity::{Capacity, EngineLoad, Slots};
 use super::circuit_breaker::CircuitBreaker;
 use super::cooldown::Cooldown;
 use super::first_token::{FirstToken, ModelEstimates, PromptCache, ResponseForm};
+use super::tenant_health::TenantHealth;
 use super::transaction_places::TransactionPlaces;
-use crate::accept::Arrival;
+use crate::accept::{Arrival, RequestRecord};
 use crate::options::BreakerOptions;
 use crate::pick_path::{PathSpec, Paths};
 
@@ -61,6 +63,14 @@ pub(super) struct NodeDefaults {
     pub(super) backoff: PathRule,
 }
 
+/// Time since which a node could not be reached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unreachable {
+    pub(crate) since: Instant,
+    /// End of the time for which requests wait; `None` once it has passed.
+    pub(crate) hold_ends_at: Option<Instant>,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) capacity: Capacity,
@@ -78,6 +88,12 @@ pub(crate) struct Node {
     /// Starts when the node answers 429 or 503.
     pub(crate) cooldown: Cooldown,
     pub(crate) breaker: CircuitBreaker,
+    pub(crate) tenants: TenantHealth,
+    pub(crate) acceptance: Acceptance,
+    /// Waiting tenants that did not open its breaker probe it.
+    pub(super) is_probe_reserved: bool,
+    /// `None` while it can be reached.
+    pub(crate) unreachable: Option<Unreachable>,
     pub(crate) busy: u32,
     pub(crate) transactions: TransactionPlaces,
     pub(crate) in_flight: Cost,
@@ -122,6 +138,10 @@ impl Node {
             admin_state: AdminState::Serving,
             cooldown: Cooldown::new(defaults.breaker.cooldown),
             breaker: CircuitBreaker::new(defaults.breaker, defaults.backoff),
+            tenants: TenantHealth::new(*defaults),
+            acceptance: Acceptance::default(),
+            is_probe_reserved: false,
+            unreachable: None,
             busy: 0,
             transactions: TransactionPlaces::new(spec.transactions_max),
             in_flight: Cost::ZERO,
@@ -172,6 +192,37 @@ impl Node {
         self.admin_state == AdminState::Serving && self.cooldown.allows() && self.breaker.allows()
     }
 
+    /// Reports whether a request may use it: it has not failed the request, nor refused it just before, and it is open to
+    /// the request's tenant.
+    pub(super) fn is_open_to(&self, id: NodeId, record: &RequestRecord) -> bool {
+        let tenant = record.arrival.tenant;
+        let is_held = record.holds.iter().any(|hold| {
+            // A node that serves others meanwhile may be asked again at once.
+            hold.node == id && !self.acceptance.is_since(hold.since)
+        });
+        !record.tried.contains(&id)
+            && !is_held
+            && self.tenants.allows(tenant)
+            && !(self.is_probe_reserved && self.tenants.is_blamed(tenant))
+    }
+
+    /// Returns the end of its cooldown for a tenant.
+    pub(crate) fn cooldown_until(&self, tenant: TenantId) -> Option<Instant> {
+        self.cooldown.until().max(self.tenants.cooldown_until(tenant))
+    }
+
+    /// Records a failed connection or health check.
+    pub(crate) fn on_unreachable(&mut self, now: Instant, hold: Duration) {
+        let hold_ends_at = Some(now + hold);
+        self.unreachable.get_or_insert(Unreachable { since: now, hold_ends_at });
+    }
+
+    /// Reports whether the time for which requests wait for it has passed just now.
+    pub(crate) fn end_hold(&mut self, now: Instant) -> bool {
+        let Some(unreachable) = &mut self.unreachable else { return false };
+        unreachable.hold_ends_at.take_if(|at| *at <= now).is_some()
+    }
+
     pub(crate) fn has_free_slot(&self) -> bool {
         self.is_available() && self.busy < self.slots()
     }
@@ -216,6 +267,7 @@ impl Node {
         }
         self.breaker.on_send(request);
         self.cooldown.on_send(now, request);
+        self.tenants.on_send(now, work.tenant, request);
         self.capacity.on_send(now, self.busy, work.prompt)
     }
 
@@ -242,6 +294,7 @@ impl Node {
         }
         self.breaker.on_release(request);
         self.cooldown.on_release(request);
+        self.tenants.on_release(work.tenant, request);
     }
 
     /// Records the time to the first byte of a response to a request.
@@ -323,9 +376,17 @@ impl Node {
         self.latency.p95(now)
     }
 
-    /// Returns the time at which its cooldown, circuit breaker or a path next changes by itself.
+    /// Returns the time at which its cooldown, circuit breaker, a path or its state for a tenant next changes by itself.
     pub(crate) fn timeout(&self) -> Option<Instant> {
-        [self.cooldown.timeout(), self.breaker.timeout(), self.paths.timeout()].into_iter().flatten().min()
+        let hold = self.unreachable.and_then(|unreachable| unreachable.hold_ends_at);
+        let due = [
+            self.cooldown.timeout(),
+            self.breaker.timeout(),
+            self.paths.timeout(),
+            self.tenants.timeout(),
+            hold,
+        ];
+        due.into_iter().flatten().min()
     }
 
     pub(crate) fn status(&self) -> Status {

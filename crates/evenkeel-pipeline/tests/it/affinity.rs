@@ -1,7 +1,8 @@
 //! Affinity: a conversation returns to the node whose cache is warm, without creating hot spots.
 
-use evenkeel_pipeline::{Arrival, AttemptFailure, Event, ModelId, PickReason, PipelineOptions, RequestId};
+use evenkeel_pipeline::{Arrival, Event, ModelId, PickReason, PipelineOptions, RequestId};
 use evenkeel_policy::id::NodeId;
+use evenkeel_policy::path::Probe;
 use evenkeel_policy::score::ChoiceReason;
 use evenkeel_policy::time::Duration;
 
@@ -114,13 +115,7 @@ fn entries_are_invalidated_when_their_node_is_drained_fails_is_removed_or_loses_
         |driver, node| driver.pipeline.remove_node(driver.now, node).unwrap(),
         |driver, node| driver.pipeline.set_node_models(driver.now, node, &[OTHER_MODEL]).unwrap(),
         |driver, node| {
-            let requests: Vec<_> = (0..40).filter(|key| preferred_of(driver, *key) == node).take(8).collect();
-            for key in requests {
-                let request = submit_with_key(driver, key);
-                if driver.is_in_flight(request) && driver.node_of(request) == node {
-                    driver.fail(request, AttemptFailure::BadResponse);
-                }
-            }
+            (0..5).for_each(|_| driver.pipeline.handle_probe(driver.now, node, None, Probe::Failed));
         },
     ];
     for (index, change) in changes.into_iter().enumerate() {
@@ -137,18 +132,6 @@ fn entries_are_invalidated_when_their_node_is_drained_fails_is_removed_or_loses_
         assert_ne!(left, Some(node), "change {index}");
         assert!(driver.pipeline.status().cache.invalidations > 0, "change {index}");
     }
-}
-
-/// Returns the node to which a copy of the pipeline would send a key.
-fn preferred_of(driver: &Driver, key: u64) -> NodeId {
-    let mut pipeline = driver.pipeline.clone();
-    let request = pipeline.handle_arrival(driver.now, Arrival { affinity: Some(key), ..arrival_of(0) });
-    std::iter::from_fn(|| pipeline.poll_event())
-        .find_map(|event| match event {
-            Event::Dispatch { request: sent, node, .. } if sent == request => Some(node),
-            _ => None,
-        })
-        .unwrap()
 }
 
 #[test]

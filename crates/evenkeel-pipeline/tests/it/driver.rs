@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use evenkeel_pipeline::{
-    Arrival, AttemptFailure, Event, ModelId, NodeSpec, OptimizedLoadManager, PathSpec, PipelineOptions,
-    Priority, Rejection, RequestEnd, RequestId, Slots, TenantFlow, TenantRule,
+    Arrival, AttemptFailure, Event, ModelId, NodeSpec, OptimizedLoadManager, OutageRule, PathSpec,
+    PipelineOptions, Priority, Rejection, RequestEnd, RequestId, Slots, TenantFlow, TenantRule,
 };
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
@@ -218,6 +218,7 @@ pub(crate) fn arrival_of(tenant: u32) -> Arrival {
         request: RequestKind::Infer,
         priority: Priority::Interactive,
         flow: TenantFlow::default(),
+        outage: OutageRule::Hold,
     }
 }
 

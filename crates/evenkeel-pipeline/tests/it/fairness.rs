@@ -228,8 +228,8 @@ fn a_dead_model_with_a_full_queue_delays_no_other_model() {
     let mut driver = Driver::new(PipelineOptions::default());
     let dead = driver.add(2, &[OTHER_MODEL]);
     driver.add(1, &[MODEL]);
-    for _ in 0..5 {
-        let request = driver.arrive(Arrival { model: OTHER_MODEL, ..arrival_of(0) });
+    for tenant in [0, 0, 0, 0, 0, 1, 1, 1, 1, 1] {
+        let request = driver.arrive(Arrival { model: OTHER_MODEL, ..arrival_of(tenant) });
         driver.fail(request, AttemptFailure::BadResponse);
     }
     assert!(

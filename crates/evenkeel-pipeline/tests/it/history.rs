@@ -1,7 +1,7 @@
 //! Property tests over random sequences of all driver calls: no request is lost, no slot leaks, and no counter drifts.
 
 use evenkeel_pipeline::{
-    AdmitRule, Arrival, AttemptFailure, Class, EngineLoad, ModelId, NodeSpec, PipelineLimits,
+    AdmitRule, Arrival, AttemptFailure, Class, EngineLoad, ModelId, NodeSpec, OutageRule, PipelineLimits,
     PipelineOptions, Priority, RequestEnd, RequestId, SessionId, Slots, TenantFlow, TenantRule,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
@@ -252,6 +252,7 @@ fn arrival() -> impl Strategy<Value = Arrival> {
             request,
             priority,
             flow,
+            outage: OutageRule::Hold,
         },
     )
 }

@@ -11,6 +11,7 @@ mod driver;
 mod failover;
 mod fairness;
 mod flows;
+mod health;
 mod held_time;
 mod history;
 mod paths;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use evenkeel_pipeline::{
-    Arrival, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority, RequestEnd,
-    RequestId, Slots, TenantFlow,
+    Arrival, Event, ModelId, NodeSpec, OptimizedLoadManager, OutageRule, PipelineOptions, Priority,
+    RequestEnd, RequestId, Slots, TenantFlow,
 };
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
@@ -86,6 +86,7 @@ impl EngineDispatcher {
                     request: RequestKind::Infer,
                     priority: Priority::Interactive,
                     flow: TenantFlow::default(),
+                    outage: OutageRule::Hold,
                 };
                 let request = pipeline.handle_arrival(now, arrival);
                 requests.push(request);

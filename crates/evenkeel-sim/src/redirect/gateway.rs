@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use evenkeel_pipeline::{
-    Arrival, ModelId, NodeSpec, OptimizedLoadManager, PeerFigures, PeerId, PipelineOptions, Priority,
-    RedirectDecision, RedirectMode, RedirectRequest, Redirector, RequestId, Slots, TenantFlow,
+    Arrival, ModelId, NodeSpec, OptimizedLoadManager, OutageRule, PeerFigures, PeerId, PipelineOptions,
+    Priority, RedirectDecision, RedirectMode, RedirectRequest, Redirector, RequestId, Slots, TenantFlow,
 };
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
@@ -170,6 +170,7 @@ impl Gateway {
             request: kind,
             priority: Priority::Interactive,
             flow: TenantFlow::default(),
+            outage: OutageRule::Hold,
         };
         let request = self.pipeline.handle_arrival(now, arrival);
         self.running.insert(request, number);

@@ -98,6 +98,17 @@ fn a_link_scenario_prints_its_seed_a_row_per_path_and_the_flows() {
 }
 
 #[test]
+fn poison_prints_a_row_per_cell() {
+    let output = evenkeel_sim(&["poison"]);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    for fault in ["500", "close", "hang", "429"] {
+        let rows = text.lines().filter(|line| line.trim_start().starts_with(fault));
+        assert_eq!(rows.count(), 24, "{fault}: {text}");
+    }
+}
+
+#[test]
 fn help_version_and_list_print_their_texts() {
     for (argument, part) in [
         ("--help", "Examples:"),

@@ -10,6 +10,7 @@ mod link;
 mod link_candidates;
 mod link_datagrams;
 mod link_lane;
+mod poison;
 mod redirect;
 
 use evenkeel_policy::backpressure::BackpressureConfig;

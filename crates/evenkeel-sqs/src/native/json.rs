@@ -127,7 +127,7 @@ pub(super) fn queue_error(rejection: Rejection) -> ApiError {
         | Rejection::TooManyKeys { .. }
         | Rejection::Busy
         | Rejection::Stopping
-        | Rejection::Interrupted => ApiError::Unavailable { message },
+        | Rejection::Interrupted => ApiError::unavailable(message),
         Rejection::BadKey
         | Rejection::DelayOnFifo
         | Rejection::BadTtl { .. }
@@ -153,7 +153,7 @@ fn store_error(error: StoreError) -> ApiError {
         | StoreError::Busy
         | StoreError::TooManyKeys
         | StoreError::NotOwner
-        | StoreError::Closed => ApiError::Unavailable { message: error.to_string() },
+        | StoreError::Closed => ApiError::unavailable(error.to_string()),
         StoreError::Io(_) | StoreError::Unknown(_) => {
             tracing::error!(%error, "queue store failed");
             ApiError::Internal
@@ -167,7 +167,7 @@ pub(super) fn create_error(error: CreateError) -> ApiError {
         CreateError::Name | CreateError::Setting(_) | CreateError::OrderIsFixed => {
             ApiError::invalid(error.to_string())
         }
-        CreateError::TooMany { .. } => ApiError::Unavailable { message: error.to_string() },
+        CreateError::TooMany { .. } => ApiError::unavailable(error.to_string()),
         CreateError::TooManyOfOwner { .. } | CreateError::NameTaken => {
             ApiError::Conflict { message: error.to_string() }
         }

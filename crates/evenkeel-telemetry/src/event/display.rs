@@ -147,6 +147,7 @@ impl fmt::Display for RejectReason {
             Self::QueueFull => "the queue is full",
             Self::WaitTimeout => "no slot became free in time",
             Self::WouldMissDeadline => "it would wait past its deadline",
+            Self::Outage => "no node of its model can be reached",
             Self::UnknownTenant => "its tenant is unknown",
             Self::UnknownModel => "its model is unknown",
             Self::NoNode => "no node serves its model",

@@ -177,6 +177,8 @@ fn read_breaker(section: &mut Section<'_>) -> BreakerOptions {
     let backoff_min = duration("backoff_min_secs", default.backoff_min, backoff_max);
     let cooldown_max = duration("cooldown_max_secs", default.cooldown_max, Float(3_600.0));
     let cooldown = duration("cooldown_secs", default.cooldown, cooldown_max);
+    let hold = Float(default.hold.as_secs_f64());
+    let hold = section.within("hold_secs", hold, Float(0.0)..=Float(3_600.0));
     BreakerOptions {
         failures_max,
         error_ratio_max: ratio.0,
@@ -185,6 +187,7 @@ fn read_breaker(section: &mut Section<'_>) -> BreakerOptions {
         backoff_max: backoff_max.as_secs(),
         cooldown: cooldown.as_secs(),
         cooldown_max: cooldown_max.as_secs(),
+        hold: hold.as_secs(),
     }
 }
 

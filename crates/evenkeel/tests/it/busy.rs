@@ -46,7 +46,7 @@ fn requests_rejected_by_an_overloaded_engine_wait_and_are_all_served() {
 }
 
 #[test]
-fn a_request_is_rejected_at_once_if_all_cooldowns_outlast_its_timeout() {
+fn a_request_is_rejected_as_soon_as_all_cooldowns_outlast_its_timeout() {
     let config = format!(
         "[load_manager]\ndefault_timeout_secs = 1\n{}",
         CONFIG.replace("0.005", "40").replace("= 2", "= 40")
@@ -59,9 +59,13 @@ fn a_request_is_rejected_at_once_if_all_cooldowns_outlast_its_timeout() {
         assert_eq!(outcome, (503, json!("queue_full")), "{reply:?}");
         let retry_after = reply.head.split("retry-after: ").nth(1).and_then(|rest| rest.split("\r\n").next());
         let secs: u64 = retry_after.unwrap().parse().unwrap();
-        assert!((2..=40).contains(&secs), "retry-after must be the remaining cooldown: {secs}");
+        assert_eq!(
+            secs, 1,
+            "retry-after is the remaining cooldown, at most half of the timeout, in whole seconds"
+        );
     }
-    assert_eq!(fleet.sims.iter().map(hits).sum::<u64>(), 2, "engines in cooldown get no requests");
+    let refused = fleet.sims.iter().map(hits).sum::<u64>();
+    assert!(refused <= 20, "each engine refuses each request at most twice: {refused}");
     fleet.wait_idle();
 }
 

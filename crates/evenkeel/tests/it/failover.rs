@@ -193,27 +193,21 @@ fn requests_fail_over_from_a_node_with_an_untrusted_certificate_and_use_it_once_
 }
 
 #[test]
-fn requests_fail_with_502_until_all_breakers_are_open_and_then_time_out() {
+fn requests_to_unreachable_nodes_wait_and_time_out() {
     let one = UnusedAddress::new();
     let other = UnusedAddress::new();
     let config = format!("[load_manager]\ndefault_timeout_secs = 1\n{CONFIG}");
     let nodes = vec![("one", Backend::Url(one.url("http"))), ("other", Backend::Url(other.url("http")))];
     let fleet = Fleet::start("all-down", &config, nodes);
-    let started = Instant::now();
-    // Once the breakers are open, requests wait for a slot until they time out.
-    for stream in [false, true].into_iter().cycle() {
+    for stream in [false, true] {
         let reply = fleet.post("none", CHAT, &chat(json!({"stream": stream})));
         let outcome = (reply.status, reply.end, reply.json()["error"]["code"].clone());
         assert!(
             reply.head.contains("x-queue-wait-ms: ") && reply.head.contains("x-request-id: "),
             "{reply:?}"
         );
+        assert_eq!(outcome, (504, ResponseEnd::Complete, json!("wait_timeout")), "{reply:?}");
         fleet.wait_idle();
-        if outcome == (504, ResponseEnd::Complete, json!("wait_timeout")) {
-            break;
-        }
-        assert_eq!(outcome, (502, ResponseEnd::Complete, json!("bad_upstream")));
-        assert!(started.elapsed() < TIMEOUT, "the breakers of the unreachable nodes do not open");
     }
 }
 
@@ -240,7 +234,7 @@ fn requests_wait_for_the_first_node_to_recover_if_all_are_down() {
 #[test]
 fn a_request_to_an_overloaded_pool_is_rejected_with_retry_after() {
     let busy = faulty(Fault::new(FaultKind::TooManyRequestsRetryAfter));
-    // The node asks for a cooldown of one second, which is as long as the timeout of a request.
+    // The node asks for a cooldown of one second, of which a request with this timeout waits half, twice.
     let config = CONFIG.replace("cooldown_max_secs = 0.001", "cooldown_max_secs = 60");
     let config = format!("[load_manager]\ndefault_timeout_secs = 1\n{config}");
     let fleet = Fleet::start("all-busy", &config, vec![("busy", busy)]);

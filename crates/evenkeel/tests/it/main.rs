@@ -35,6 +35,7 @@ mod nodes;
 mod observability;
 mod openai;
 mod openapi;
+mod outage;
 mod owners;
 mod paths;
 mod queues;
