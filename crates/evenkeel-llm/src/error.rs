@@ -31,7 +31,7 @@ pub(crate) enum AttemptError {
     },
     /// An overloaded node's response, which goes to the client if nodes that serve others refuse the request again.
     #[error("node is overloaded: {}", .0.status)]
-    Refused(Box<Refusal>),
+    Refused(Box<RefusedResponse>),
     /// A status that counts as the node's failure.
     #[error("node returned {0}")]
     Status(StatusCode),
@@ -50,14 +50,14 @@ pub(crate) enum AttemptError {
 
 /// A refusal (429, 503) as the node sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct RefusedResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     /// At most 64 KiB.
     pub(crate) body: Bytes,
 }
 
-impl Refusal {
+impl RefusedResponse {
     /// Passes the refusal on to the client.
     pub(crate) fn into_response(self) -> Response {
         let mut response = Response::new(body::full(self.body));

@@ -16,7 +16,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
-use crate::error::{AttemptError, Refusal, classify_reported_error, classify_status};
+use crate::error::{AttemptError, RefusedResponse, classify_reported_error, classify_status};
 use crate::headers;
 use crate::request::{Endpoint, IncludeUsage, ResponseMode};
 use crate::response_body::{BodyScanner, ProxyBody};
@@ -74,7 +74,11 @@ impl NodeResponse {
         if let Err(error) = classify_status(status, &head.headers) {
             if let AttemptError::Busy { .. } = error {
                 let body = timeout(REFUSAL_WAIT_MAX, read_refusal(&mut body)).await.unwrap_or_default();
-                return Err(AttemptError::Refused(Box::new(Refusal { status, headers: head.headers, body })));
+                return Err(AttemptError::Refused(Box::new(RefusedResponse {
+                    status,
+                    headers: head.headers,
+                    body,
+                })));
             }
             drain_received(&mut body);
             return Err(error);

@@ -363,7 +363,10 @@ impl OptimizedLoadManager {
         } else if let Some(outage) = self.outage(queue_id.model).or_else(|| self.outage_without_hold(record))
         {
             self.reject(request, outage);
-        } else if self.now < cooldown_ends_at && self.wait_ends_at(record) <= cooldown_ends_at {
+        } else if matches!(failure, AttemptFailure::Busy { .. })
+            && self.now < cooldown_ends_at
+            && self.wait_ends_at(record) <= cooldown_ends_at
+        {
             let retry_after = retry_after(Some(cooldown_ends_at.since(self.now)));
             self.reject(request, Rejection::WouldMissDeadline { retry_after });
         } else if !self.nodes.has_untried(record) {

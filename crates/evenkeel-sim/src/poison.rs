@@ -133,14 +133,14 @@ pub fn run_poison(plan: &PoisonPlan) -> Result<PoisonRun, SimError> {
 
 /// Sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sender {
+enum PoisonClient {
     Victim,
     Poisoner,
     Load,
 }
 
 enum PoisonEvent {
-    Submit(Sender),
+    Submit(PoisonClient),
     FirstToken(RequestId),
     Done(RequestId, NodeId),
     Fail(RequestId, AttemptFailure),
@@ -152,7 +152,7 @@ struct PoisonSim<'a> {
     event_queue: EventQueue<PoisonEvent>,
     rng: Rng,
     pipeline: OptimizedLoadManager,
-    requests: BTreeMap<RequestId, (Sender, Instant)>,
+    requests: BTreeMap<RequestId, (PoisonClient, Instant)>,
     /// Requests that each engine serves.
     running: Vec<u32>,
     run: PoisonRun,
@@ -178,12 +178,12 @@ impl<'a> PoisonSim<'a> {
             let node = pipeline.add_node(Instant::ORIGIN, &spec)?;
             event_queue.schedule(CHECK_INTERVAL, PoisonEvent::Check(node));
         }
-        event_queue.schedule(Duration::ZERO, PoisonEvent::Submit(Sender::Victim));
+        event_queue.schedule(Duration::ZERO, PoisonEvent::Submit(PoisonClient::Victim));
         if let Some(every) = plan.poison_every {
-            event_queue.schedule(every, PoisonEvent::Submit(Sender::Poisoner));
+            event_queue.schedule(every, PoisonEvent::Submit(PoisonClient::Poisoner));
         }
         for _ in 0..plan.load_clients {
-            event_queue.schedule(Duration::ZERO, PoisonEvent::Submit(Sender::Load));
+            event_queue.schedule(Duration::ZERO, PoisonEvent::Submit(PoisonClient::Load));
         }
         Ok(Self {
             plan,
@@ -218,13 +218,13 @@ impl<'a> PoisonSim<'a> {
         }
     }
 
-    fn submit(&mut self, sender: Sender) {
+    fn submit(&mut self, sender: PoisonClient) {
         let now = self.event_queue.now();
         let tenant = match sender {
             _ if self.plan.is_one_tenant => VICTIM,
-            Sender::Victim => VICTIM,
-            Sender::Poisoner => POISONER,
-            Sender::Load => LOAD,
+            PoisonClient::Victim => VICTIM,
+            PoisonClient::Poisoner => POISONER,
+            PoisonClient::Load => LOAD,
         };
         let arrival = Arrival {
             tenant,
@@ -239,9 +239,9 @@ impl<'a> PoisonSim<'a> {
             outage: OutageRule::Hold,
         };
         let next = match sender {
-            Sender::Victim => Some(self.rng.exponential(self.plan.victim_every)),
-            Sender::Poisoner => self.plan.poison_every,
-            Sender::Load => None,
+            PoisonClient::Victim => Some(self.rng.exponential(self.plan.victim_every)),
+            PoisonClient::Poisoner => self.plan.poison_every,
+            PoisonClient::Load => None,
         };
         if let Some(next) = next {
             self.event_queue.schedule(next, PoisonEvent::Submit(sender));
@@ -275,14 +275,14 @@ impl<'a> PoisonSim<'a> {
         let is_unlucky = node.0 == 0 && self.rng.unit() < self.plan.refused_ratio;
         let (after, failure) = match (sender, self.plan.fault) {
             _ if self.is_down() => (CONNECT, AttemptFailure::Unreachable),
-            (Sender::Poisoner, Fault::ServerError) => (20 * CONNECT, AttemptFailure::BadResponse),
-            (Sender::Poisoner, Fault::Close) => (CONNECT, AttemptFailure::BadResponse),
-            (Sender::Poisoner, Fault::Hang) => (FIRST_BYTE_MAX, AttemptFailure::TimedOut),
-            (Sender::Poisoner, Fault::Refuse) => {
+            (PoisonClient::Poisoner, Fault::ServerError) => (20 * CONNECT, AttemptFailure::BadResponse),
+            (PoisonClient::Poisoner, Fault::Close) => (CONNECT, AttemptFailure::BadResponse),
+            (PoisonClient::Poisoner, Fault::Hang) => (FIRST_BYTE_MAX, AttemptFailure::TimedOut),
+            (PoisonClient::Poisoner, Fault::Refuse) => {
                 (2 * CONNECT, AttemptFailure::Busy { retry_after: Some(Duration::from_secs(30)) })
             }
             _ if is_unlucky || self.plan.knee <= self.running[node.index()] => (2 * CONNECT, refused),
-            (Sender::Victim | Sender::Load, _) => {
+            (PoisonClient::Victim | PoisonClient::Load, _) => {
                 self.running[node.index()] += 1;
                 let total = FIRST_TOKEN + self.rng.exponential(GENERATION);
                 self.event_queue.schedule(FIRST_TOKEN, PoisonEvent::FirstToken(request));
@@ -294,7 +294,7 @@ impl<'a> PoisonSim<'a> {
     }
 
     fn record_victim(&mut self, request: RequestId, rejection: Option<Rejection>) {
-        let Some((Sender::Victim, at)) = self.requests.get(&request).copied() else { return };
+        let Some((PoisonClient::Victim, at)) = self.requests.get(&request).copied() else { return };
         let latency = self.event_queue.now().since(at);
         self.run.victims.push(VictimRequest { at: at.since(Instant::ORIGIN), latency, rejection });
     }
@@ -303,16 +303,16 @@ impl<'a> PoisonSim<'a> {
         let Some((sender, _)) = self.requests.remove(&request) else { return };
         let is_refusal =
             matches!(rejection, Some(Rejection::Failed { no_retry: NoRetryReason::RefusedTwice, .. }));
-        self.run.refusals_shown += u32::from(is_refusal && sender != Sender::Poisoner);
+        self.run.refusals_shown += u32::from(is_refusal && sender != PoisonClient::Poisoner);
         match sender {
-            Sender::Victim => {}
-            Sender::Poisoner => self.run.poison_ended += 1,
-            Sender::Load => {
+            PoisonClient::Victim => {}
+            PoisonClient::Poisoner => self.run.poison_ended += 1,
+            PoisonClient::Load => {
                 self.run.load_served += u32::from(rejection.is_none());
                 self.run.load_rejected += u32::from(rejection.is_some());
                 // A rejected client retries after a second.
                 let pause = if rejection.is_some() { Duration::from_secs(1) } else { Duration::ZERO };
-                self.event_queue.schedule(pause, PoisonEvent::Submit(Sender::Load));
+                self.event_queue.schedule(pause, PoisonEvent::Submit(PoisonClient::Load));
             }
         }
     }

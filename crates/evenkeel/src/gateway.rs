@@ -191,11 +191,7 @@ impl Gateway {
         let dispatcher = core.start_dispatcher(webhooks, queues_max)?;
         let routes = core.routes(metrics_access)?;
         let serving = listeners.serve(&core.auth, routes);
-        let llm = Arc::downgrade(&core.llm);
-        core.readiness.list_problems(move || {
-            let unhealthy = llm.upgrade().map(|llm| llm.unhealthy_nodes()).unwrap_or_default();
-            unhealthy.into_iter().map(|node| format!("node {node:?} is unhealthy")).collect()
-        });
+        list_unhealthy_nodes(&core);
         core.readiness.ready();
         Ok(Self { address, urls, core, serving, dispatcher, exporter, postgres })
     }
@@ -278,6 +274,15 @@ impl State {
         let Self { data_dir, started, .. } = self;
         format!("{}, queues in {}", data_dir.path().display(), started.queue.store.as_str())
     }
+}
+
+/// Lets `/readyz` name the nodes whose health checks fail.
+fn list_unhealthy_nodes(core: &Core) {
+    let llm = Arc::downgrade(&core.llm);
+    core.readiness.list_problems(move || {
+        let unhealthy = llm.upgrade().map(|llm| llm.unhealthy_nodes()).unwrap_or_default();
+        unhealthy.into_iter().map(|node| format!("node {node:?} is unhealthy")).collect()
+    });
 }
 
 impl Core {

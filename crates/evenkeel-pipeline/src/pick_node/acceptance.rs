@@ -22,11 +22,11 @@ pub(crate) struct Acceptance {
     /// Latest time at which a request was sent that was served.
     sent_at: Option<Instant>,
     /// The latest refusals, the newest last.
-    refusals: VecDeque<Refusal>,
+    refusals: VecDeque<RefusedAttempt>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Refusal {
+struct RefusedAttempt {
     sent_at: Instant,
     refused_at: Instant,
     level: u32,
@@ -56,15 +56,16 @@ impl Acceptance {
         if self.refusals.len() == REFUSALS_MAX {
             self.refusals.pop_front();
         }
-        self.refusals.push_back(Refusal { sent_at, refused_at: now, level });
+        self.refusals.push_back(RefusedAttempt { sent_at, refused_at: now, level });
         self.levels.iter().any(|(at, known)| served_level <= *known && now.since(*at) < SERVED_AGE_MAX)
     }
 
     /// Returns the level without the requests that were about to be refused; the request itself counts.
     fn served_level(&self, sent_at: Instant, level: u32) -> u32 {
         // Of requests sent at the same time, the later one has the higher level.
-        let is_unserved =
-            |other: &&Refusal| (other.sent_at, other.level) < (sent_at, level) && sent_at < other.refused_at;
+        let is_unserved = |other: &&RefusedAttempt| {
+            (other.sent_at, other.level) < (sent_at, level) && sent_at < other.refused_at
+        };
         let unserved = self.refusals.iter().filter(is_unserved).count();
         level.saturating_sub(u32::try_from(unserved).unwrap_or(u32::MAX)).max(1)
     }

@@ -66,7 +66,7 @@ impl Evidence {
     }
 }
 
-/// What a tenant's failures can be compared with.
+/// Responses that a tenant's failures can be compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Corroboration {
     /// Another node serves the tenant, or the node serves other tenants.

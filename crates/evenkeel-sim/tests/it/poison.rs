@@ -51,7 +51,8 @@ fn one_percent_of_refusals_costs_less_than_a_tenth_of_the_throughput() {
     for seed in seeds() {
         for nodes in [1, 3] {
             let served = |ratio| run(&refusing(seed, nodes, ratio)).load_served;
-            let (all, some) = (served(0.0), served(0.01));
+            let all = served(0.0);
+            let some = served(0.01);
             println!("seed {seed}, {nodes} nodes: {some} of {all}");
             assert!(9 * all <= 10 * some, "seed {seed}, {nodes} nodes: {some} of {all}");
         }

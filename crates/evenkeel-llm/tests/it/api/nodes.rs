@@ -19,7 +19,7 @@ async fn a_draining_node_finishes_its_requests_and_gets_no_new_ones() {
     let received = engine.next_request().await;
     gateway.llm.drain_node("a").unwrap();
     assert_eq!(gateway.status().await["nodes"][0]["admin_state"], "draining");
-    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.status_and_code(), (404, "model_not_found".to_owned()));
+    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.status_and_code(), (503, "unavailable".to_owned()));
     received.reply_json(COMPLETION);
     assert_eq!(first.await.unwrap().status, 200);
     gateway.llm.resume_node("a").unwrap();

@@ -54,9 +54,6 @@ async fn all_clients_get_good_responses_while_a_node_serves_a_web_page() {
         let response = gateway.post(CHAT, &body).await;
         assert_eq!((response.status, response.body.as_str()), (200, COMPLETION));
     }
-    let status = gateway.status().await;
-    let faulty = status["nodes"].as_array().unwrap().iter().find(|node| node["name"] == "faulty").unwrap();
-    assert_ne!(faulty["breaker"], "closed", "{status}");
     let pages = pages.load(Ordering::Relaxed);
     assert!((1..=10).contains(&pages), "{pages} of 500 requests went to the node with the web page");
     gateway.wait_until_idle().await;
