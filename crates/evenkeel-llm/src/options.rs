@@ -7,6 +7,7 @@ use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
 
 use crate::forwarding::PassOptions;
+use crate::prices::PriceTable;
 use crate::usage::CachedCost;
 
 #[derive(Clone, Debug, Default)]
@@ -21,6 +22,7 @@ pub struct LlmOptions {
     pub pass: PassOptions,
     /// Cost of a cached prompt token.
     pub cached_cost: CachedCost,
+    pub prices: PriceTable,
     /// Nodes known at start.
     pub nodes: Vec<NodeOptions>,
 }

@@ -142,6 +142,8 @@ pub enum RejectReason {
     Failed,
     /// Its tenant reached a rate limit.
     RateLimited,
+    /// Its tenant reached a budget.
+    BudgetReached,
 }
 
 /// A change of a node, or of a path to it.
@@ -239,6 +241,7 @@ label_values! { RejectReason:
     Self::NoNode => 5 "no_node",
     Self::Failed => 6 "failed",
     Self::RateLimited => 7 "rate_limited",
+    Self::BudgetReached => 8 "budget_reached",
 }
 
 label_values! { RequestKind:
