@@ -147,8 +147,8 @@ impl UsageLedger {
         estimate: Spending,
         now: UnixSeconds,
     ) -> Result<(), BudgetReached> {
-        let mut state = self.0.lock();
-        let currency = state.currency.clone();
+        let state = &mut *self.0.lock();
+        let currency = &state.currency;
         let totals = state.tenants.entry(tenant.to_owned()).or_default();
         let reached = statuses(totals, budgets, now).filter_map(|status| {
             let needed = estimate.of(status.budget);

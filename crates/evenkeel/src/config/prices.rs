@@ -83,3 +83,80 @@ pub fn unpriced_models(llm: &LlmConfig, tenants: &[TenantSettings]) -> Vec<Strin
     }
     warnings
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, ConfigSources};
+
+    fn read(text: &str) -> Result<Config, String> {
+        let file = Some(("a.toml".to_owned(), text.to_owned()));
+        Config::read(&ConfigSources { file, ..ConfigSources::default() }).map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn a_cached_token_costs_as_much_as_another_unless_it_has_a_price() {
+        let config = read(
+            "[llm]\ncurrency = 'EUR'\n[[llm.prices]]\nmodel = 'a'\ninput = 2\noutput = 0.5\n\
+             [[llm.prices]]\nmodel = 'b'\ninput = 2\ncached = 0.25\n",
+        );
+        let prices = config.unwrap().llm.options.prices;
+        let of = |model: &str| {
+            let price = prices.models[model];
+            [price.input, price.cached, price.output].map(|money| money.to_string())
+        };
+        assert_eq!((prices.currency.as_str(), prices.models.len()), ("EUR", 2));
+        assert_eq!(of("a"), ["2.00", "2.00", "0.50"]);
+        assert_eq!(of("b"), ["2.00", "0.25", "0.00"]);
+        assert_eq!(read("").unwrap().llm.options.prices.currency, "USD");
+    }
+
+    #[test]
+    fn invalid_prices_and_budgets_are_errors_at_their_line() {
+        let price = |more: &str| format!("[[llm.prices]]\nmodel = 'a'\ninput = 1\n{more}");
+        let tenant = |more: &str| format!("[[tenants]]\nname = 'a'\n{more}");
+        let range = "must be from 0 to 1000000";
+        for (text, error) in [
+            (price("output = -1"), format!("a.toml:4: output {range}")),
+            (price("output = nan"), format!("a.toml:4: output {range}")),
+            (price("output = inf"), format!("a.toml:4: output {range}")),
+            (price("cached = 1e7"), format!("a.toml:4: cached {range}")),
+            (price("output = '1'"), "a.toml:4: output must be a number".to_owned()),
+            (
+                price("ouput = 1"),
+                "a.toml:4: unknown key \"ouput\" in [llm.prices]; did you mean \"output\"?".to_owned(),
+            ),
+            (
+                price("[[llm.prices]]\nmodel = 'a'\ninput = 1"),
+                "a.toml:5: two prices for model \"a\"".to_owned(),
+            ),
+            (
+                "[[llm.prices]]\nmodel = 'a'".to_owned(),
+                "a.toml:1: the price of \"a\" needs input or output".to_owned(),
+            ),
+            (
+                "[[llm.prices]]\ninput = 1".to_owned(),
+                "a.toml:1: a price needs the name of a model".to_owned(),
+            ),
+            (
+                "[llm]\ncurrency = '$'".to_owned(),
+                "a.toml:2: currency must be 1 to 8 letters, such as \"EUR\"".to_owned(),
+            ),
+            (
+                tenant("money_per_day = nan"),
+                "a.toml:3: money_per_day must be from 0 to 1000000000".to_owned(),
+            ),
+            (
+                tenant("money_per_month = -0.01"),
+                "a.toml:3: money_per_month must be from 0 to 1000000000".to_owned(),
+            ),
+            (tenant("tokens_per_day = 1.5"), "a.toml:3: tokens_per_day must be a whole number".to_owned()),
+            (
+                tenant("token_per_day = 1"),
+                "a.toml:3: unknown key \"token_per_day\" in [tenants]; did you mean \"tokens_per_day\"?"
+                    .to_owned(),
+            ),
+        ] {
+            assert_eq!(read(&text).unwrap_err(), error, "{text}");
+        }
+    }
+}
