@@ -70,11 +70,11 @@ impl BudgetKind {
         }
     }
 
-    /// Returns the time at which the period that contains `today` ends.
-    pub(crate) fn resets_at(self, today: Day) -> UnixSeconds {
+    /// Returns the first day of the next period.
+    pub(crate) fn next_day(self, today: Day) -> Day {
         match self {
-            Self::TokensPerDay | Self::MoneyPerDay => today.next().start(),
-            Self::TokensPerMonth | Self::MoneyPerMonth => today.first_of_next_month().start(),
+            Self::TokensPerDay | Self::MoneyPerDay => today.next(),
+            Self::TokensPerMonth | Self::MoneyPerMonth => today.first_of_next_month(),
         }
     }
 

@@ -118,9 +118,18 @@ impl TenantTotals {
 
     fn status(&self, budget: BudgetKind, limit: u64, today: Day) -> BudgetStatus {
         let mut used = Spending::default();
-        self.by_day.range(budget.first_day(today)..=today).for_each(|(_, day)| used.add(*day));
+        // All days of the period: those after today were recorded while the clock was ahead.
+        self.by_day
+            .range(budget.first_day(today)..budget.next_day(today))
+            .for_each(|(_, day)| used.add(*day));
         let reserved = self.reserved.of(budget);
-        BudgetStatus { budget, limit, used: used.of(budget), reserved, resets_at: budget.resets_at(today) }
+        BudgetStatus {
+            budget,
+            limit,
+            used: used.of(budget),
+            reserved,
+            resets_at: budget.next_day(today).start(),
+        }
     }
 }
 

@@ -142,9 +142,7 @@ impl Gateway {
 
         let registry = Registry::new();
         listeners.set_metrics(&ServerMetrics::new(&registry)?);
-        let audit = Arc::new(AuditFile::new(data_dir.path(), registry.counter(AUDIT_ERRORS_TOTAL)?));
-        let audit_file = audit.clone();
-        auth.set_audit_sink(Arc::new(move |record| audit_file.record(&record)));
+        let audit = audit_file(&data_dir, &registry, &auth)?;
         let router = RouterMetrics::new(&registry)?;
         let path_metrics = PathMetrics::new(&registry)?;
         let (observer, exporter) = observer(&config, &registry, &router, &path_metrics, &roots)?;
@@ -169,10 +167,8 @@ impl Gateway {
         sql_cell.get_or_init(|| Arc::downgrade(&sql));
         add_actor_metrics(&registry, &llm, &sql, cluster.as_ref())?;
         data_dir.announce(&urls)?;
-        let metrics_access = config.telemetry.metrics;
-        let queues_max = config.telemetry.queues_max;
         let usage = UsageStore::new(data_dir.path());
-        let budget_metrics = BudgetMetrics::new(&registry, config.telemetry.metric_limits.tenants_max)?;
+        let telemetry = config.telemetry.clone();
         let state =
             Mutex::new(State { started: config.clone(), config, admin_keys, tenants, nodes, data_dir });
         let readiness = Readiness::default();
@@ -183,22 +179,21 @@ impl Gateway {
             sql,
             cluster,
             links,
+            budget_metrics: BudgetMetrics::new(&registry, telemetry.metric_limits.tenants_max)?,
             registry,
             router,
             readiness,
             tls,
             audit,
             usage,
-            budget_metrics,
             state,
         });
         core.restore_nodes();
         core.restore_last_uses();
-        tokio::spawn(last_uses::store_regularly(Arc::downgrade(&core)));
-        tokio::spawn(usage::store_regularly(Arc::downgrade(&core)));
+        core.store_regularly();
         // Starts after the nodes are restored, because a job for a model that no node serves fails.
-        let dispatcher = core.start_dispatcher(webhooks, queues_max)?;
-        let routes = core.routes(metrics_access)?;
+        let dispatcher = core.start_dispatcher(webhooks, telemetry.queues_max)?;
+        let routes = core.routes(telemetry.metrics)?;
         let serving = listeners.serve(&core.auth, routes);
         core.readiness.ready();
         Ok(Self { address, urls, core, serving, dispatcher, exporter, postgres })
@@ -306,6 +301,12 @@ impl Core {
         Ok(routes)
     }
 
+    /// Stores what changes with each request, until the gateway is dropped.
+    fn store_regularly(self: &Arc<Self>) {
+        tokio::spawn(last_uses::store_regularly(Arc::downgrade(self)));
+        tokio::spawn(usage::store_regularly(Arc::downgrade(self)));
+    }
+
     fn start_dispatcher(
         &self,
         webhooks: WebhookClient,
@@ -380,6 +381,18 @@ impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Core").finish_non_exhaustive()
     }
+}
+
+/// Opens the audit log, and records in it what the server audits.
+fn audit_file(
+    data_dir: &DataDir,
+    registry: &Registry,
+    auth: &Authenticator,
+) -> Result<Arc<AuditFile>, RegisterError> {
+    let audit = Arc::new(AuditFile::new(data_dir.path(), registry.counter(AUDIT_ERRORS_TOTAL)?));
+    let sink = audit.clone();
+    auth.set_audit_sink(Arc::new(move |record| sink.record(&record)));
+    Ok(audit)
 }
 
 /// Adds the metrics of the actor systems of both APIs and of the cluster to the page of all metrics.

@@ -88,8 +88,11 @@ fn a_clock_that_steps_back_and_forth_reopens_no_spent_period() {
     let budgets = budgets(&[(BudgetKind::TokensPerDay, 10)]);
     let days = ["2026-11-18T23:59:59Z", "2026-11-19T00:00:00Z"];
     days.iter().for_each(|now| ledger.record("acme", "m", row(10, 0), at(now)));
+    let month = self::budgets(&[(BudgetKind::TokensPerMonth, 20)]);
     for now in [days[0], days[1], days[0], days[1]] {
         assert!(ledger.reserve("acme", &budgets, tokens(1), at(now)).is_err(), "{now}");
+        // The usage of the day to come was recorded while the clock was ahead.
+        assert!(ledger.reserve("acme", &month, tokens(1), at(now)).is_err(), "{now}");
     }
 }
 

@@ -6,17 +6,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use evenkeel_sim_node::SimOptions;
-use evenkeel_sim_node::testing::{RawResponse, TestNode, chat, fast, read, stuck};
+use evenkeel_sim_node::testing::{RawResponse, TestNode, chat, fast, open, read, stuck};
 use serde_json::{Value, json};
 
 use crate::external_client::{self, python};
-use crate::fleet::{Backend, CHAT, Fleet, TIMEOUT, tenant};
+use crate::fleet::{Backend, CHAT, Fleet, TIMEOUT, request, tenant};
 use crate::server_process::ServerProcess;
 use crate::test_dir::TestDir;
 
 const PRICES: &str = "[llm]\ncurrency = 'EUR'\n[[llm.prices]]\nmodel = 'sim'\ninput = 1\noutput = 1000\n";
-/// A model whose name a spreadsheet would run, and that needs quotes in CSV.
-const FORMULA: &str = "=1+\"1\",2";
+/// A model whose name a spreadsheet would run, and that is quoted in CSV.
+const FORMULA: &str = "=1+1,2";
 
 /// A server with the tenant `acme`, and a node.
 struct BudgetTest {
@@ -173,11 +173,13 @@ fn concurrent_clients_use_a_budget_up_without_exceeding_it() {
     let each = row["input_tokens"].as_u64().unwrap() + row["output_tokens"].as_u64().unwrap();
     let limit = 40 * each;
     test.set(&json!({"tokens_per_month": limit}));
+    let address = test.server.address;
+    let name = test.key.strip_prefix("ek-").unwrap();
     thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 loop {
-                    let reply = test.post(&chat(json!({})));
+                    let reply = read(open(address, &request(name, CHAT, &chat(json!({})))));
                     if reply.status == 429 && reply.json()["error"]["code"] == "insufficient_quota" {
                         return;
                     }
@@ -186,6 +188,8 @@ fn concurrent_clients_use_a_budget_up_without_exceeding_it() {
             });
         }
     });
+    // The last usage may be recorded after the end of its response.
+    wait_for("the end of all requests", || (test.budget()["reserved"] == 0).then_some(()));
     let budget = test.budget();
     let used = budget["used"].as_u64().unwrap();
     assert!(used <= limit + each && limit - 2 * each <= used, "{each} each: {budget}");
@@ -220,10 +224,12 @@ fn money_is_charged_by_the_price_table_and_a_reload_changes_prices_and_budgets_i
     assert!(refused.head.contains("\r\nx-should-retry: false\r\n"), "{refused:?}");
     assert!(refused.body.contains("of 0.05 EUR used, and this request needs about 0.008"), "{refused:?}");
     // At a hundredth of the price the next request fits.
-    write_config(&test.dir, &PRICES.replace("1000", "10"), &test.node, "['sim']");
+    let prices = PRICES.replace("1000", "10").replace("EUR", "USD");
+    write_config(&test.dir, &prices, &test.node, "['sim']");
     test.server.signal("HUP");
-    let reloaded = test.server.wait_log("reloaded");
-    assert_eq!(reloaded["needs_restart"], "", "{reloaded}");
+    test.server.wait_log("reloaded");
+    let currency = test.server.get("/api/config").json()["llm"]["currency"].clone();
+    assert_eq!(currency, json!({"value": "USD", "from": "evenkeel.toml:2"}), "in force without a restart");
     assert_eq!(test.post(&chat(json!({}))).status, 200);
     test.set(&json!({"money_per_month": 0.0001}));
     assert_eq!(test.post(&chat(json!({}))).status, 429);

@@ -268,7 +268,7 @@ fn a_job_of_a_tenant_over_its_budget_is_deferred_without_an_attempt() {
     let test = DispatchTest::start("dispatch-budget", fast(), &config, &dead);
     let id = test.send_as("acme", "acme", 1).remove(0);
     test.wait_counted("deferred", 1);
-    let text = test.wait_explanation(&id, "next delivery in ");
+    let text = test.wait_explanation(&id, "first delivery in ");
     assert!(text.contains("429, budget tokens_per_month reached: 0 tokens of 1 tokens used"), "{text}");
     assert_eq!((test.pending("dead"), test.counted("failed"), test.counted("retried")), (json!(0), 0, 0));
 }
