@@ -107,10 +107,14 @@ fn usage_survives_a_kill_and_a_restart_does_not_reset_the_budget() {
     let tokens = used["input_tokens"].as_u64().unwrap() + used["output_tokens"].as_u64().unwrap();
     assert!(tokens > 8, "{used}");
     let directory = test.dir.file("evenkeel-data/usage");
-    wait_for("a stored day", || {
-        std::fs::read_dir(&directory).ok()?.flatten().find_map(|entry| {
-            std::fs::read_to_string(entry.path()).ok().filter(|text| text.contains("\"requests\":1"))
-        })
+    let is_stored = |path: std::path::PathBuf| {
+        // Before it replaces the file, a new version has another extension.
+        let is_file = path.extension().is_some_and(|extension| extension == "json");
+        is_file && std::fs::read_to_string(path).is_ok_and(|text| text.contains("\"requests\":1"))
+    };
+    wait_for("stored usage", || {
+        let mut entries = std::fs::read_dir(&directory).ok()?.flatten();
+        entries.any(|entry| is_stored(entry.path())).then_some(())
     });
     let BudgetTest { server, dir, node, key } = test;
     server.signal("KILL");
