@@ -222,7 +222,7 @@ fn add(args: AddArgs) -> Result<(), CliError> {
             api_key_from(&client.request(Method::POST, "/api/tenants", Some(&body))?)?
         }
         TenantBackend::Directory { data_dir, config, tenants } => {
-            apply(&data_dir, &config, &tenants, TenantChange::Add(read_tenant(&settings)?))?
+            apply(&data_dir, &config, &tenants, TenantChange::Add(Box::new(read_tenant(&settings)?)))?
         }
     };
     eprintln!("added tenant {name:?}; its API key, shown only once:");

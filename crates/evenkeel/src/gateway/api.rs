@@ -122,7 +122,7 @@ async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiEr
     }
     let tenant = read_tenant(&settings).map_err(|errors| ApiError::invalid(errors.to_string()))?;
     let name = tenant.name.clone();
-    let key = change(core, TenantChange::Add(tenant), call.audit.clone()).await?;
+    let key = change(core, TenantChange::Add(Box::new(tenant)), call.audit.clone()).await?;
     Ok(json_response(StatusCode::CREATED, &with_key(&name, key)))
 }
 
