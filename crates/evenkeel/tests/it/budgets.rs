@@ -170,7 +170,9 @@ fn requests_in_flight_together_do_not_exceed_a_budget() {
 
 #[test]
 fn concurrent_clients_use_a_budget_up_without_exceeding_it() {
-    let test = BudgetTest::start("budget-race", fast(), &[]);
+    // Slow enough that all clients have a request in flight when the budget is almost used up.
+    let engine = SimOptions { tokens_per_second: 200, ..fast() };
+    let test = BudgetTest::start("budget-race", engine, &[]);
     assert_eq!(test.post(&chat(json!({}))).status, 200);
     let row = test.wait_requests(1)["rows"][0].clone();
     // Every request uses as much as this one, which is also the estimate for those after it.
