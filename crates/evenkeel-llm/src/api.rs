@@ -17,6 +17,7 @@ use evenkeel_server::route::{
 };
 use evenkeel_server::scheduling::ScheduledTenants;
 use evenkeel_server::tenant::{Access, TENANTS_MAX, Tenant};
+use evenkeel_server::usage_ledger::UsageLedger;
 use evenkeel_telemetry::{
     BreakerGauge, ClassGauges, EngineGauges, ExplainNames, ExplainedRequest, NodeGauges, Observer,
     PathGauges, RouterGauges,
@@ -31,6 +32,7 @@ use crate::models;
 use crate::monitor::{MonitorStartError, Monitors};
 use crate::node_registry::{ChangedNode, Monitoring, NodeError, NodeRegistry};
 use crate::options::{LlmOptions, NodeOptions};
+use crate::prices::{PriceTable, Prices};
 use crate::proxy::proxy;
 use crate::request::Endpoint;
 use crate::status;
@@ -55,6 +57,8 @@ pub struct LlmApi {
     models: RwLock<Arc<ModelTable>>,
     pub(crate) pass: PassOptions,
     pub(crate) cached_cost: CachedCost,
+    pub(crate) prices: Prices,
+    pub(crate) ledger: UsageLedger,
     draining: AtomicBool,
 }
 
@@ -87,8 +91,11 @@ impl LlmApi {
             models: RwLock::new(Arc::new(options.models)),
             pass: options.pass,
             cached_cost: options.cached_cost,
+            prices: Prices::default(),
+            ledger: UsageLedger::default(),
             draining: AtomicBool::new(false),
         });
+        llm.set_prices(options.prices);
         for node in options.nodes {
             llm.add_node(node)?;
         }
@@ -141,6 +148,17 @@ impl LlmApi {
 
     pub(crate) fn model_table(&self) -> Arc<ModelTable> {
         self.models.read().clone()
+    }
+
+    /// Replaces the prices; usage that is already recorded keeps its cost.
+    pub fn set_prices(&self, prices: PriceTable) {
+        self.ledger.set_currency(&prices.currency);
+        self.prices.replace(prices);
+    }
+
+    /// Returns the usage of the tenants.
+    pub fn ledger(&self) -> &UsageLedger {
+        &self.ledger
     }
 
     /// Adds a node, which can receive requests at once.

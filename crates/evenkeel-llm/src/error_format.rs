@@ -89,7 +89,7 @@ fn anthropic_type(error: &ApiError) -> &'static str {
         | ApiError::UnknownHost { .. }
         | ApiError::Forwarded => "permission_error",
         ApiError::NoRoute | ApiError::NotFound { .. } | ApiError::NoModel { .. } => "not_found_error",
-        ApiError::RateLimited { .. } => "rate_limit_error",
+        ApiError::RateLimited { .. } | ApiError::BudgetReached(_) => "rate_limit_error",
         ApiError::QueueFull { .. }
         | ApiError::BodiesFull
         | ApiError::ConnectionsFull

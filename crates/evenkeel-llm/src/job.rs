@@ -121,6 +121,7 @@ impl LlmApi {
             context.trace.rejected(error, context.waited);
             // The job will be retried and was not sent to a node.
             if let ApiError::RateLimited { .. }
+            | ApiError::BudgetReached(_)
             | ApiError::Unready
             | ApiError::Draining
             | ApiError::WaitTimeout = error

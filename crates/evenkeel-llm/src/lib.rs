@@ -16,6 +16,7 @@ mod monitor;
 mod node_registry;
 mod node_response;
 mod options;
+mod prices;
 mod proxy;
 pub mod request;
 mod request_metrics;
@@ -41,3 +42,4 @@ pub use monitor::{
 };
 pub use node_registry::{Node, NodeError};
 pub use options::{Concurrency, HealthOptions, LlmOptions, NodeOptions};
+pub use prices::{Price, PriceTable};

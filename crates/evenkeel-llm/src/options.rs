@@ -8,6 +8,7 @@ use evenkeel_telemetry::Secret;
 
 use crate::forwarding::PassOptions;
 use crate::model_table::ModelTable;
+use crate::prices::PriceTable;
 use crate::usage::CachedCost;
 
 #[derive(Clone, Debug, Default)]
@@ -24,6 +25,7 @@ pub struct LlmOptions {
     pub cached_cost: CachedCost,
     /// Aliases and fallbacks of models.
     pub models: ModelTable,
+    pub prices: PriceTable,
     /// Nodes known at start.
     pub nodes: Vec<NodeOptions>,
 }

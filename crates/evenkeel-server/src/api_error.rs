@@ -9,9 +9,12 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
 use crate::body::{self, Response};
+use crate::budget::BudgetReached;
 
 /// Header with the number of queued requests.
 const QUEUE_SIZE: HeaderName = HeaderName::from_static("x-queue-size");
+/// Header by which the SDKs of OpenAI and Anthropic decide about retries before anything else.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// Kind of a tenant's per-minute limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +106,8 @@ pub enum ApiError {
     BodyTooLarge { bytes_max: u64 },
     #[error("rate limit reached: {} per minute", .rate.as_str())]
     RateLimited { rate: RateLimitKind, retry_after: Duration },
+    #[error(transparent)]
+    BudgetReached(Box<BudgetReached>),
     #[error("queue is full: {queue_size} requests waiting, retry after {} s", whole_seconds(*.retry_after))]
     QueueFull { queue_size: u64, retry_after: Duration },
     /// The budget of request bodies is used up by others, or this body was evicted from it.
@@ -176,6 +181,11 @@ impl ApiError {
         if let Self::QueueFull { queue_size, .. } = self {
             headers.insert(QUEUE_SIZE, HeaderValue::from(queue_size));
         }
+        if let Self::BudgetReached(reached) = &self
+            && reached.is_used_up()
+        {
+            headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -193,6 +203,7 @@ impl ApiError {
             Self::RateLimited { retry_after, .. }
             | Self::QueueFull { retry_after, .. }
             | Self::Unavailable { retry_after, .. } => Some(*retry_after),
+            Self::BudgetReached(reached) => Some(reached.retry_after()),
             Self::Unready | Self::Draining | Self::BodiesFull | Self::ConnectionsFull => {
                 Some(Duration::from_secs(1))
             }
@@ -232,6 +243,11 @@ impl ApiError {
                 (429, "requests", "rate_limit_exceeded")
             }
             Self::RateLimited { rate: RateLimitKind::Tokens, .. } => (429, "tokens", "rate_limit_exceeded"),
+            // The type and code that OpenAI uses for a quota that is used up.
+            Self::BudgetReached(reached) if reached.is_used_up() => {
+                (429, "insufficient_quota", "insufficient_quota")
+            }
+            Self::BudgetReached(_) => (429, "tokens", "rate_limit_exceeded"),
             Self::QueueFull { .. } => (503, "overloaded_error", "queue_full"),
             Self::BodiesFull => (503, "overloaded_error", "bodies_full"),
             Self::ConnectionsFull => (503, "overloaded_error", "connections_full"),

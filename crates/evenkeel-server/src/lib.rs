@@ -11,6 +11,8 @@ pub mod api_key;
 pub mod audit_trail;
 pub mod body;
 pub mod body_budget;
+pub mod budget;
+pub mod calendar;
 pub mod cluster;
 mod coalesce_wakes;
 mod connection;
@@ -21,8 +23,10 @@ mod framing;
 pub mod hex;
 pub mod listener;
 pub mod metrics;
+pub mod money;
 pub mod origin;
 pub mod percent;
+pub mod query;
 pub mod rate_window;
 pub mod received_body;
 pub mod request_body;
@@ -37,6 +41,7 @@ pub mod tenant_key;
 mod timer;
 pub mod tls;
 pub mod unix_seconds;
+pub mod usage_ledger;
 
 /// Compiles the README's example.
 #[cfg(doctest)]

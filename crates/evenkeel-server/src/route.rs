@@ -413,7 +413,8 @@ fn split_routes(path: &str, routes: Vec<Route>) -> (Vec<Route>, Vec<Route>) {
     if !is_api(path) && path != METRICS {
         return (routes, Vec::new());
     }
-    let for_tenants = routes.iter().filter(|route| route.access == Access::TenantOrAdmin);
+    let is_for_tenants = |route: &&Route| matches!(route.access, Access::Tenant | Access::TenantOrAdmin);
+    let for_tenants = routes.iter().filter(is_for_tenants);
     let public = for_tenants.map(|route| Route { access: Access::Tenant, ..route.clone() }).collect();
     (public, routes)
 }
@@ -581,6 +582,7 @@ mod tests {
             (Method::POST, "/v1/*", Access::Tenant),
             (Method::GET, "/api/nodes", Access::Admin),
             (Method::GET, "/api/queues/{queue}", Access::TenantOrAdmin),
+            (Method::GET, "/api/usage", Access::Tenant),
             (Method::GET, "/metrics", Access::Public),
         ])
         .split_admin();
@@ -591,6 +593,7 @@ mod tests {
         assert_eq!(both(Method::POST, "/v1/x"), (Some(Access::Tenant), None));
         assert_eq!(both(Method::GET, "/api/nodes"), (None, Some(Access::Admin)));
         assert_eq!(both(Method::GET, "/api/queues/q"), (Some(Access::Tenant), Some(Access::TenantOrAdmin)));
+        assert_eq!(both(Method::GET, "/api/usage"), (Some(Access::Tenant), Some(Access::Tenant)));
         assert_eq!(both(Method::GET, "/metrics"), (None, Some(Access::Public)));
     }
 

@@ -23,6 +23,7 @@ use ring::digest::{SHA256, digest};
 
 use crate::api_error::{ApiError, RateLimitKind};
 use crate::api_key::{KeyHash, credential};
+use crate::budget::Budgets;
 use crate::rate_window::{MinuteWindow, RateDecision};
 use crate::tenant_key::{LastUse, TenantKey};
 use crate::unix_seconds::UnixSeconds;
@@ -61,6 +62,8 @@ pub struct TenantSettings {
     pub rpm: Option<u64>,
     /// Tokens per minute; `None` means no limit.
     pub tpm: Option<u64>,
+    /// Tokens and money per day and month.
+    pub budgets: Budgets,
     /// Requests in flight; `None` means no limit.
     pub concurrency_max: Option<u32>,
     /// Class of requests that name none; see [`ClassRule`].

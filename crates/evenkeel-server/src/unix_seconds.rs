@@ -3,7 +3,7 @@
 use core::fmt;
 use std::time::SystemTime;
 
-const DAY: u64 = 86_400;
+pub(crate) const DAY_SECS: u64 = 86_400;
 
 /// Seconds since 1970, formatted as `20150830T123600Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,7 +47,8 @@ impl UnixSeconds {
             && hour < 24
             && minute < 60
             && second < 61;
-        exists.then(|| Self(days_since_1970(year, month, day) * DAY + hour * 3_600 + minute * 60 + second))
+        exists
+            .then(|| Self(days_since_1970(year, month, day) * DAY_SECS + hour * 3_600 + minute * 60 + second))
     }
 
     /// Parses a date such as `2027-01-31`, which means the beginning of the day in UTC, or `2027-01-31T12:00:00Z`.
@@ -73,9 +74,14 @@ impl UnixSeconds {
         format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
     }
 
+    /// Returns the day of the month, from 1.
+    pub(crate) fn day_of_month(self) -> u64 {
+        self.civil().day
+    }
+
     fn civil(self) -> CivilTime {
-        let days = self.0 / DAY;
-        let second = self.0 % DAY;
+        let days = self.0 / DAY_SECS;
+        let second = self.0 % DAY_SECS;
         // Years are counted from March, so that a leap day is the last of its year; 146 097 days are four centuries.
         let days = days + 719_468;
         let era = days / 146_097;

@@ -297,7 +297,7 @@ impl From<ApiError> for SqsError {
         match error {
             ApiError::BodyTooLarge { bytes_max } => Self::BodyTooLarge { bytes_max },
             ApiError::BodyTimeout => Self::BodyTimeout,
-            ApiError::RateLimited { .. } => Self::Throttled,
+            ApiError::RateLimited { .. } | ApiError::BudgetReached(_) => Self::Throttled,
             ApiError::TenantDisabled => SignatureError::Disabled.into(),
             ApiError::Unauthenticated => SignatureError::NoToken.into(),
             ApiError::KeyExpired { at } => SignatureError::KeyExpired { at }.into(),

@@ -19,6 +19,7 @@ use evenkeel_server::api_error::ApiError;
 use evenkeel_server::audit_trail::AuditScope;
 use evenkeel_server::body::{self, Response};
 use evenkeel_server::percent;
+use evenkeel_server::query::query;
 use evenkeel_server::route::{RateLimit, Route, RouteError, Routes, ServerRequest, handler, openai_error};
 use evenkeel_server::tenant::{Access, Caller};
 use http::{Method, StatusCode};
@@ -207,24 +208,6 @@ async fn read<T: DeserializeOwned>(request: &mut ServerRequest) -> Result<T, Api
 
 fn body_error(error: serde_json::Error) -> ApiError {
     ApiError::invalid(format!("invalid body: {error}"))
-}
-
-/// Parses the query; an unknown parameter is an error.
-fn query<const N: usize>(
-    request: &ServerRequest,
-    known: [&'static str; N],
-) -> Result<[Option<String>; N], ApiError> {
-    let mut values = [const { None }; N];
-    for pair in request.request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let unknown =
-            || ApiError::invalid(format!("unknown parameter {key:?}, expected {}", known.join(", ")));
-        let index = known.iter().position(|name| *name == key).ok_or_else(unknown)?;
-        let value = percent::decode(value);
-        values[index] =
-            Some(value.ok_or_else(|| ApiError::invalid(format!("{key} is not valid percent-encoding")))?);
-    }
-    Ok(values)
 }
 
 /// Parses a number of the query and checks its range.

@@ -160,6 +160,8 @@ pub enum RejectReason {
     Failed,
     /// Its tenant reached a rate limit.
     RateLimited,
+    /// Its tenant reached a budget.
+    BudgetReached,
 }
 
 /// A change of a node, or of a path to it.
@@ -265,6 +267,7 @@ label_values! { RejectReason:
     Self::Failed => 6 "failed",
     Self::RateLimited => 7 "rate_limited",
     Self::Outage => 8 "outage",
+    Self::BudgetReached => 9 "budget_reached",
 }
 
 label_values! { RequestKind:

@@ -154,28 +154,29 @@ impl DataDir {
     /// Replaces a file atomically and durably: readers see either the old or the new text, also after a crash.
     pub fn replace(&self, file: &str, text: &str) -> Result<(), DataDirError> {
         let target = self.path.join(file);
-        self.write(&target, text).map_err(|error| DataDirError::Io { path: target, error })
+        replace_file(&target, text).map_err(|error| DataDirError::Io { path: target, error })
     }
+}
 
-    fn write(&self, target: &Path, text: &str) -> io::Result<()> {
-        let temporary = target.with_added_extension("new");
-        // A crash may have left the file behind, or another user may have put it there.
-        match fs::remove_file(&temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        // `create_new` does not follow a symbolic link.
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-        // The umask may have removed permissions of the owner. Some volumes have no modes.
-        if let Err(error) = file.set_permissions(Permissions::from_mode(0o600)) {
-            let path = temporary.display();
-            tracing::warn!(target: "evenkeel", %path, %error, "could not restrict a file to its owner; check who may read the volume of the data directory");
-        }
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, target)?;
-        File::open(&self.path)?.sync_all()
+/// Replaces a file atomically and durably, as [`DataDir::replace`] does.
+pub(crate) fn replace_file(target: &Path, text: &str) -> io::Result<()> {
+    let temporary = target.with_added_extension("new");
+    // A crash may have left the file behind, or another user may have put it there.
+    match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
     }
+    // `create_new` does not follow a symbolic link.
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    // The umask may have removed permissions of the owner. Some volumes have no modes.
+    if let Err(error) = file.set_permissions(Permissions::from_mode(0o600)) {
+        let path = temporary.display();
+        tracing::warn!(target: "evenkeel", %path, %error, "could not restrict a file to its owner; check who may read the volume of the data directory");
+    }
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&temporary, target)?;
+    File::open(target.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Reports whether a process of `user` may trust a file of `owner`.

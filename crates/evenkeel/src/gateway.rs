@@ -20,6 +20,7 @@ mod reload;
 mod requests;
 mod sql;
 mod traces;
+mod usage;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -59,6 +60,7 @@ use crate::key_use::KeyUses;
 use crate::node_store::NodeStore;
 use crate::sqs_key::SqsKeyError;
 use crate::tenant_store::{TenantChange, TenantStore, TenantStoreError};
+use crate::usage_store::UsageStore;
 
 use actor_metrics::ActorMetrics;
 use cluster::SqlApiCell;
@@ -72,6 +74,7 @@ pub use links::LinkError;
 pub use preflight::StartupFiles;
 pub use reload::{ReloadError, ReloadReport};
 use traces::Exporter;
+use usage::BudgetMetrics;
 
 const AUDIT_ERRORS_TOTAL: MetricDesc =
     MetricDesc::new("evenkeel_audit_errors_total", "audit records that could not be written to audit.log");
@@ -104,6 +107,8 @@ struct Core {
     readiness: Readiness,
     tls: Option<Arc<Tls>>,
     audit: Arc<AuditFile>,
+    usage: UsageStore,
+    budget_metrics: BudgetMetrics,
     /// Locked for the duration of a change, so that changes are applied one at a time.
     state: Mutex<State>,
 }
@@ -124,7 +129,7 @@ impl Gateway {
     /// Starts the gateway on the current Tokio runtime. On return it listens, and its URL is in the data directory.
     pub async fn start(mut config: Config, mut data_dir: DataDir) -> Result<Self, StartError> {
         let server = config.server.clone();
-        let StartupFiles { mut tenants, mut nodes, tls, roots, links: loaded_links } =
+        let StartupFiles { mut tenants, mut nodes, tls, roots, links: loaded_links, usage } =
             StartupFiles::load(&config)?;
         nodes::drop_overridden(&mut nodes, &config.llm.options.nodes);
         let mut listeners = Listeners::bind(&server, tls.as_ref()).await?;
@@ -139,9 +144,7 @@ impl Gateway {
 
         let registry = Registry::new();
         listeners.set_metrics(&ServerMetrics::new(&registry)?);
-        let audit = Arc::new(AuditFile::new(data_dir.path(), registry.counter(AUDIT_ERRORS_TOTAL)?));
-        let audit_file = audit.clone();
-        auth.set_audit_sink(Arc::new(move |record| audit_file.record(&record)));
+        let audit = audit_file(&data_dir, &registry, &auth)?;
         let router = RouterMetrics::new(&registry)?;
         let path_metrics = PathMetrics::new(&registry)?;
         let (observer, exporter) = observer(&config, &registry, &router, &path_metrics, &roots)?;
@@ -157,6 +160,7 @@ impl Gateway {
         let webhooks = WebhookClient::new(client(pool, roots.clone()), pool.request_timeout);
         let llm = LlmApi::new(config.llm.options.clone(), upstream, Arc::new(observer))?;
         llm.set_tenants(&auth.tenants().all())?;
+        llm.ledger().restore(&usage);
         let queue = QueueApi::open(&config, &data_dir, auth.clone(), &registry).await?;
         let sql_cell = SqlApiCell::default();
         let cluster = cluster::start(&config, roots, sql_cell.clone())?;
@@ -165,8 +169,8 @@ impl Gateway {
         sql_cell.get_or_init(|| Arc::downgrade(&sql));
         add_actor_metrics(&registry, &llm, &sql, cluster.as_ref())?;
         data_dir.announce(&urls)?;
-        let metrics_access = config.telemetry.metrics;
-        let queues_max = config.telemetry.queues_max;
+        let usage = UsageStore::new(data_dir.path());
+        let telemetry = config.telemetry.clone();
         let state =
             Mutex::new(State { started: config.clone(), config, admin_keys, tenants, nodes, data_dir });
         let readiness = Readiness::default();
@@ -177,19 +181,21 @@ impl Gateway {
             sql,
             cluster,
             links,
+            budget_metrics: BudgetMetrics::new(&registry, telemetry.metric_limits.tenants_max)?,
             registry,
             router,
             readiness,
             tls,
             audit,
+            usage,
             state,
         });
         core.restore_nodes();
         core.restore_last_uses();
-        tokio::spawn(last_uses::store_regularly(Arc::downgrade(&core)));
+        core.store_regularly();
         // Starts after the nodes are restored, because a job for a model that no node serves fails.
-        let dispatcher = core.start_dispatcher(webhooks, queues_max)?;
-        let routes = core.routes(metrics_access)?;
+        let dispatcher = core.start_dispatcher(webhooks, telemetry.queues_max)?;
+        let routes = core.routes(telemetry.metrics)?;
         let serving = listeners.serve(&core.auth, routes);
         list_unhealthy_nodes(&core);
         core.readiness.ready();
@@ -259,6 +265,9 @@ impl Gateway {
         }
         let (report, ()) = tokio::join!(self.serving.stop(), self.dispatcher.stop(server.limits.drain_max));
         last_uses::store(self.core.clone(), KeyUses::default()).await;
+        if let Err(error) = usage::store(self.core.clone()).await {
+            tracing::error!(target: "evenkeel", %error, "could not store the latest usage of tenants; it is lost");
+        }
         self.core.queue.queues.shutdown().await;
         self.core.sql.close().await;
         self.core.links.close().await;
@@ -299,8 +308,15 @@ impl Core {
         nodes::add_routes(self, &mut routes)?;
         links::add_routes(self, &mut routes)?;
         requests::add_routes(self, &mut routes)?;
+        usage::add_routes(self, &mut routes)?;
         api::add_list(&mut routes)?;
         Ok(routes)
+    }
+
+    /// Stores what changes with each request, until the gateway is dropped.
+    fn store_regularly(self: &Arc<Self>) {
+        tokio::spawn(last_uses::store_regularly(Arc::downgrade(self)));
+        tokio::spawn(usage::store_regularly(Arc::downgrade(self)));
     }
 
     fn start_dispatcher(
@@ -368,6 +384,7 @@ impl Core {
         self.queue.sqs.update_metrics();
         self.sql.update_metrics();
         self.links.describe();
+        self.update_budget_metrics();
         self.registry.render()
     }
 }
@@ -376,6 +393,18 @@ impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Core").finish_non_exhaustive()
     }
+}
+
+/// Opens the audit log, and records in it what the server audits.
+fn audit_file(
+    data_dir: &DataDir,
+    registry: &Registry,
+    auth: &Authenticator,
+) -> Result<Arc<AuditFile>, RegisterError> {
+    let audit = Arc::new(AuditFile::new(data_dir.path(), registry.counter(AUDIT_ERRORS_TOTAL)?));
+    let sink = audit.clone();
+    auth.set_audit_sink(Arc::new(move |record| sink.record(&record)));
+    Ok(audit)
 }
 
 /// Adds the metrics of the actor systems of both APIs and of the cluster to the page of all metrics.

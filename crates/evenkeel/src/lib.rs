@@ -14,4 +14,6 @@ pub mod key_use;
 pub mod link_page;
 pub mod node_store;
 pub mod sqs_key;
+pub mod statement;
 pub mod tenant_store;
+pub mod usage_store;

@@ -48,7 +48,7 @@ pub struct TenantStore {
 #[derive(Clone, Debug)]
 pub enum TenantChange {
     /// Adds a tenant and creates its first key.
-    Add(TenantSettings),
+    Add(Box<TenantSettings>),
     /// Changes settings and keeps the keys. `null` restores the default.
     Set {
         name: String,
@@ -242,7 +242,7 @@ impl TenantStore {
                 }
                 let key = new_key()?;
                 tenant.keys = vec![TenantKey::unnamed(KeyHash::of(key.expose()))];
-                next.added.push(tenant);
+                next.added.push(*tenant);
                 Some(key)
             }
             TenantChange::Set { name, settings } => {
@@ -361,6 +361,10 @@ mod tests {
     use super::*;
     use evenkeel_server::tenant::KEYS_MAX;
 
+    fn add(name: &str) -> TenantChange {
+        TenantChange::Add(Box::new(tenant(name)))
+    }
+
     fn tenant(name: &str) -> TenantSettings {
         TenantSettings { name: name.to_owned(), ..TenantSettings::default() }
     }
@@ -379,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_new_tenant_has_one_key_and_only_its_hash_is_stored() {
-        let (store, key) = store().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let (store, key) = store().apply(add("acme"), &[]).unwrap();
         let key = key.unwrap();
         let keys = &store.added[0].keys;
         assert!(keys.len() == 1 && keys[0].hash.matches(&KeyHash::of(key.expose())));
@@ -388,17 +392,17 @@ mod tests {
 
     #[test]
     fn a_tenant_added_after_a_crash_during_its_removal_has_another_account() {
-        let (before, _) = store().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let (before, _) = store().apply(add("acme"), &[]).unwrap();
         let (removed, _) = before.apply(TenantChange::Remove { name: "acme".to_owned() }, &[]).unwrap();
         let crashed = TenantStore { accounts: before.accounts.clone(), ..removed };
-        let (again, _) = crashed.apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let (again, _) = crashed.apply(add("acme"), &[]).unwrap();
         let account = again.accounts.get("acme");
         assert!(account.is_some() && account != before.accounts.get("acme"), "{account:?}");
     }
 
     #[test]
     fn rotating_revokes_the_old_key_unless_it_is_kept() {
-        let (first, _) = store().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let (first, _) = store().apply(add("acme"), &[]).unwrap();
         let (both, second) = first.apply(rotate("acme", OldKeys::Keep), &[]).unwrap();
         assert_eq!(both.added[0].keys.len(), 2);
         let (alone, third) = both.apply(rotate("acme", OldKeys::Revoke), &[]).unwrap();
@@ -418,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_named_key_is_added_beside_the_others_and_removed_alone() {
-        let (first, key) = store().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let (first, key) = store().apply(add("acme"), &[]).unwrap();
         let at = UnixSeconds(1_800_000_000);
         let (both, ci) = first.apply(add_key(Some("ci"), Some(at)), &[]).unwrap();
         let added = &both.added[0].keys[1];
@@ -441,7 +445,7 @@ mod tests {
 
     #[test]
     fn the_number_of_keys_is_limited() {
-        let (mut store, _) = store().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let (mut store, _) = store().apply(add("acme"), &[]).unwrap();
         for _ in 1..KEYS_MAX {
             store = store.apply(add_key(None, None), &[]).unwrap().0;
         }
@@ -450,7 +454,7 @@ mod tests {
 
     #[test]
     fn changing_settings_keeps_the_keys() {
-        let (first, key) = store().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let (first, key) = store().apply(add("acme"), &[]).unwrap();
         let set = |text: &str| TenantChange::Set {
             name: "acme".to_owned(),
             settings: serde_json::from_str(text).unwrap(),
@@ -473,7 +477,7 @@ mod tests {
 
     #[test]
     fn the_number_of_kept_keys_is_limited() {
-        let (mut store, _) = store().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let (mut store, _) = store().apply(add("acme"), &[]).unwrap();
         for _ in 1..KEYS_MAX {
             store = store.apply(rotate("acme", OldKeys::Keep), &[]).unwrap().0;
         }
@@ -488,10 +492,7 @@ mod tests {
         let message = "tenant \"filed\" is in the config file; change it there, then reload (SIGHUP)";
         assert_eq!(apply_error(&store(), rotate("filed", OldKeys::Revoke)), message);
         assert_eq!(apply_error(&store(), TenantChange::Remove { name: "filed".to_owned() }), message);
-        assert_eq!(
-            apply_error(&store(), TenantChange::Add(tenant("filed"))),
-            "tenant \"filed\" already exists"
-        );
+        assert_eq!(apply_error(&store(), add("filed")), "tenant \"filed\" already exists");
     }
 
     #[test]
@@ -500,9 +501,6 @@ mod tests {
             apply_error(&store(), TenantChange::Remove { name: "x".to_owned() }),
             "tenant \"x\" does not exist"
         );
-        assert_eq!(
-            apply_error(&store(), TenantChange::Add(tenant("open"))),
-            "no tenant may be named \"open\""
-        );
+        assert_eq!(apply_error(&store(), add("open")), "no tenant may be named \"open\"");
     }
 }

@@ -129,7 +129,7 @@ fn api_sqlstate(error: &ApiError) -> &'static str {
         | ApiError::AdminOnly
         | ApiError::ModelForbidden { .. } => "42501",
         ApiError::BodyTooLarge { .. } => "54000",
-        ApiError::RateLimited { .. } => "53400",
+        ApiError::RateLimited { .. } | ApiError::BudgetReached(_) => "53400",
         ApiError::QueueFull { .. }
         | ApiError::BodiesFull
         | ApiError::ConnectionsFull

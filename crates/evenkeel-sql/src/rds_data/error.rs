@@ -85,7 +85,7 @@ fn api_exception(error: &ApiError) -> &'static str {
         | ApiError::Forwarded
         | ApiError::AdminOnly
         | ApiError::ModelForbidden { .. } => "ForbiddenException",
-        ApiError::RateLimited { .. } => "ThrottlingException",
+        ApiError::RateLimited { .. } | ApiError::BudgetReached(_) => "ThrottlingException",
         ApiError::QueueFull { .. }
         | ApiError::BodiesFull
         | ApiError::ConnectionsFull

@@ -153,6 +153,7 @@ impl fmt::Display for RejectReason {
             Self::NoNode => "no node serves its model",
             Self::Failed => "all its attempts failed",
             Self::RateLimited => "its tenant reached a rate limit",
+            Self::BudgetReached => "its tenant reached a budget",
         })
     }
 }

@@ -18,7 +18,7 @@ Examples:
 
 /// Validate a config file and print the effective configuration
 ///
-/// Applies defaults and environment variables, and loads the certificates and the stored tenants and nodes. Reports
+/// Applies defaults and environment variables, and loads the certificates and the stored tenants, nodes and usage. Reports
 /// every error that would keep `evenkeel serve` from starting, except failures to bind the listen address, to lock the
 /// data directory, or to open the queue store or a SQLite file. Secrets are redacted in the output.
 #[derive(Debug, Args)]
@@ -32,7 +32,10 @@ pub(super) struct CheckArgs {
 pub(super) fn run(args: CheckArgs) -> Result<(), CliError> {
     let name = args.file.display().to_string();
     match check(args.file) {
-        Ok(config) => print(&config.effective.to_toml()),
+        Ok((config, warnings)) => {
+            warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+            print(&config.effective.to_toml())
+        }
         Err(errors) => {
             eprintln!("{errors}");
             let count = errors.0.len();
@@ -42,8 +45,9 @@ pub(super) fn run(args: CheckArgs) -> Result<(), CliError> {
 }
 
 /// Runs the same validation as `serve`, except binding the listener, locking the data directory and opening stores.
-fn check(file: PathBuf) -> Result<Config, ConfigErrors> {
+/// Returns the warnings too.
+fn check(file: PathBuf) -> Result<(Config, Vec<String>), ConfigErrors> {
     let config = SettingsArgs::for_file(file).read()?;
-    StartupFiles::load(&config)?;
-    Ok(config)
+    let warnings = StartupFiles::load(&config)?.warnings(&config);
+    Ok((config, warnings))
 }

@@ -1,5 +1,6 @@
 //! `evenkeel tenant …`: manages tenants through the API of a running server, or in the data directory if none runs.
 
+mod statement;
 mod tenant_key;
 
 use clap::{Args, Subcommand};
@@ -17,6 +18,7 @@ use super::settings::SettingsArgs;
 use super::table::Table;
 use super::{CliError, exit_with_usage_error, print};
 
+use statement::StatementArgs;
 use tenant_key::KeyArgs;
 
 const EXAMPLES: &str = "\
@@ -24,6 +26,8 @@ Examples:
   evenkeel tenant add acme --weight 2 --rpm 600         add a tenant and print its API key, shown only once
   evenkeel tenant list
   evenkeel tenant set acme --weight 3 --unlimited rpm
+  evenkeel tenant set acme --tokens-per-day 1000000 --money-per-month 50
+  evenkeel tenant statement acme --month 2026-11 --csv  print what it used, by day and model
   evenkeel tenant set acme --datasource orders          allow one of the SQL datasources
   evenkeel tenant set orders --act-for '*'              let it send to shared queues under any fairness key
   evenkeel tenant key add acme --name ci --expires 30d  create another key; the existing ones stay valid
@@ -36,6 +40,19 @@ Examples:
   EVENKEEL_ADMIN_KEY=ek-... evenkeel tenant list --url https://llm.example:7070
 ";
 
+/// Limits that `--unlimited` removes.
+const LIMITS: [&str; 10] = [
+    "rpm",
+    "tpm",
+    "tokens_per_day",
+    "tokens_per_month",
+    "money_per_day",
+    "money_per_month",
+    "concurrency_max",
+    "queues_max",
+    "models",
+    "datasources",
+];
 /// Value of `--role` and `--act-for` that restores the default; PostgreSQL has no role of this name.
 const NONE: &str = "none";
 
@@ -59,6 +76,8 @@ enum TenantCommand {
     Rotate(RotateArgs),
     /// Remove a tenant and its keys
     Remove(NamedArgs),
+    /// Print a tenant's usage by day and model, and its cost
+    Statement(StatementArgs),
     /// Print AWS credentials for a tenant's SQS clients, as environment variables
     SqsKey(NamedArgs),
     /// Add, list and remove a tenant's keys; without a command, generate a key and its hash for a config file
@@ -80,7 +99,7 @@ struct SetArgs {
     #[command(flatten)]
     given: TenantSettingsArgs,
     /// Remove a limit; repeatable
-    #[arg(long, value_name = "LIMIT", value_parser = ["rpm", "tpm", "concurrency_max", "queues_max", "models", "datasources"])]
+    #[arg(long, value_name = "LIMIT", value_parser = LIMITS)]
     unlimited: Vec<String>,
     /// `disabled` rejects all requests with the tenant's keys
     #[arg(long, value_parser = ["active", "disabled"])]
@@ -101,6 +120,18 @@ struct TenantSettingsArgs {
     /// Maximum tokens per minute
     #[arg(long, value_name = "N")]
     tpm: Option<u64>,
+    /// Budget of tokens per day, in UTC
+    #[arg(long, value_name = "N")]
+    tokens_per_day: Option<u64>,
+    /// Budget of tokens per calendar month, in UTC
+    #[arg(long, value_name = "N")]
+    tokens_per_month: Option<u64>,
+    /// Budget of money per day, in UTC, in the currency of [[llm.prices]]
+    #[arg(long, value_name = "AMOUNT")]
+    money_per_day: Option<f64>,
+    /// Budget of money per calendar month, in UTC, in the currency of [[llm.prices]]
+    #[arg(long, value_name = "AMOUNT")]
+    money_per_month: Option<f64>,
     /// Maximum number of requests in flight
     #[arg(long, value_name = "N")]
     concurrency_max: Option<u32>,
@@ -175,6 +206,7 @@ pub(super) fn run(args: TenantArgs) -> Result<(), CliError> {
         TenantCommand::Set(args) => set(args),
         TenantCommand::Rotate(args) => rotate(args),
         TenantCommand::Remove(args) => remove(args),
+        TenantCommand::Statement(args) => statement::run(&args),
         TenantCommand::SqsKey(args) => sqs_key(args),
         TenantCommand::Key(args) => tenant_key::run(args),
     }
@@ -190,7 +222,7 @@ fn add(args: AddArgs) -> Result<(), CliError> {
             api_key_from(&client.request(Method::POST, "/api/tenants", Some(&body))?)?
         }
         TenantBackend::Directory { data_dir, config, tenants } => {
-            apply(&data_dir, &config, &tenants, TenantChange::Add(read_tenant(&settings)?))?
+            apply(&data_dir, &config, &tenants, TenantChange::Add(Box::new(read_tenant(&settings)?)))?
         }
     };
     eprintln!("added tenant {name:?}; its API key, shown only once:");
@@ -262,6 +294,10 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
         "weight",
         "rpm",
         "tpm",
+        "tokens_per_day",
+        "tokens_per_month",
+        "money_per_day",
+        "money_per_month",
         "concurrency_max",
         "models",
         "datasources",
@@ -272,9 +308,11 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
         "account",
         "from",
     ];
-    // Few tenants have settings for the SQL API, or send for others.
+    // Few tenants have budgets, settings for the SQL API, or send for others.
     let is_set = |column: &str| tenants.iter().any(|tenant| !is_empty(&tenant[column]));
-    let is_shown = |column: &&str| !["datasources", "role", "act_for"].contains(column) || is_set(column);
+    let is_rare =
+        |column: &str| column.contains("_per_") || ["datasources", "role", "act_for"].contains(&column);
+    let is_shown = |column: &&str| !is_rare(column) || is_set(column);
     let columns: Vec<_> = columns.into_iter().filter(is_shown).collect();
     if tenants.is_empty() {
         return print("no tenants; the server accepts requests without an API key\n");
@@ -348,6 +386,10 @@ impl TenantSettingsArgs {
             ("weight", json!(self.weight)),
             ("rpm", json!(self.rpm)),
             ("tpm", json!(self.tpm)),
+            ("tokens_per_day", json!(self.tokens_per_day)),
+            ("tokens_per_month", json!(self.tokens_per_month)),
+            ("money_per_day", json!(self.money_per_day)),
+            ("money_per_month", json!(self.money_per_month)),
             ("concurrency_max", json!(self.concurrency_max)),
             ("priority", json!(self.priority.as_deref().filter(|class| *class != NONE))),
             ("priority_max", json!(self.priority_max.as_deref().filter(|class| *class != NONE))),

@@ -20,6 +20,7 @@ use serde_json::{Map, Value as Json, json};
 use super::effective::toml_value;
 use super::links::{LinkSettings, check_link};
 use super::models;
+use super::prices;
 use super::reader::{Section, SourcedValue};
 use super::source::ValueSource;
 use super::tenants::table_to_toml;
@@ -65,6 +66,7 @@ pub(super) fn read(
         selection: read_chooser(section),
         ..pipeline
     };
+    let prices = prices::read(section);
     let adaptive = read_adaptive(&mut section.section("adaptive"));
     let nodes = read_nodes(section, node_flags, pipeline.limits.nodes_max, links);
     for (origin, node) in &nodes {
@@ -75,7 +77,17 @@ pub(super) fn read(
     let models = models::read(section, &nodes);
     let nodes = nodes.into_iter().map(|(_, node)| node).collect();
     LlmConfig {
-        options: LlmOptions { pipeline, health, adaptive, first_byte_max, pass, cached_cost, models, nodes },
+        options: LlmOptions {
+            pipeline,
+            health,
+            adaptive,
+            first_byte_max,
+            pass,
+            cached_cost,
+            models,
+            prices,
+            nodes,
+        },
         ca_file_origin: ca_file.as_ref().map_or(ValueSource::Default, |setting| setting.origin.clone()),
         ca_file: ca_file.map(|setting| setting.value),
     }

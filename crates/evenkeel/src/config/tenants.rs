@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use evenkeel_policy::class::{Class, ClassRule};
 use evenkeel_policy::weight::Weight;
 use evenkeel_server::api_key::KeyHash;
+use evenkeel_server::budget::{BudgetKind, Budgets};
+use evenkeel_server::money::Money;
 use evenkeel_server::tenant::{ACT_FOR_ALL, KEYS_MAX, TenantSettings, TenantState, Tenants, TenantsError};
 use evenkeel_server::tenant_key::TenantKey;
 use evenkeel_server::unix_seconds::UnixSeconds;
@@ -20,7 +22,7 @@ use super::value::{ConfigValue as _, Float, Integer};
 const STATES: &[(&str, TenantState)] =
     &[("active", TenantState::Active), ("disabled", TenantState::Disabled)];
 /// The largest integer in TOML is `i64::MAX`.
-const PER_MINUTE: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(i64::MAX);
+const COUNTS: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(i64::MAX);
 const CONCURRENCY: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(1_000_000);
 const QUEUES: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(1_000_000);
 const MODELS_MAX: usize = 1_000;
@@ -89,8 +91,9 @@ fn read_tenant(
     let name = table.optional::<String>("name");
     let keys = read_keys(table);
     let weight = table.read("weight", Weight::ONE).value;
-    let rpm = table.optional_within("rpm", PER_MINUTE).map(Integer::as_u64);
-    let tpm = table.optional_within("tpm", PER_MINUTE).map(Integer::as_u64);
+    let rpm = table.optional_within("rpm", COUNTS).map(Integer::as_u64);
+    let tpm = table.optional_within("tpm", COUNTS).map(Integer::as_u64);
+    let budgets = read_budgets(table);
     let concurrency_max = table.optional_within("concurrency_max", CONCURRENCY).map(Integer::as_u32);
     let (priority, priority_max) = read_priority(table);
     let models = table.read("models", Vec::<String>::new());
@@ -117,6 +120,7 @@ fn read_tenant(
         weight,
         rpm,
         tpm,
+        budgets,
         concurrency_max,
         priority,
         priority_max,
@@ -127,6 +131,28 @@ fn read_tenant(
         account: None,
         state,
     })
+}
+
+fn read_budgets(table: &mut Section<'_>) -> Budgets {
+    let mut budgets = Budgets::default();
+    for budget in BudgetKind::ALL {
+        let limit = if budget.is_money() {
+            let units = table.optional_within(budget.name(), Float(0.0)..=Float(Money::UNITS_MAX));
+            units.and_then(|units| Money::from_units(units.0)).map(Money::as_nanos)
+        } else {
+            table.optional_within(budget.name(), COUNTS).map(Integer::as_u64)
+        };
+        budgets.set(budget, limit);
+    }
+    budgets
+}
+
+/// Returns a limit as in the configuration; null if there is none.
+pub(crate) fn budget_to_json(budget: BudgetKind, amount: Option<u64>) -> Json {
+    match amount {
+        Some(nanos) if budget.is_money() => Float(Money::from_nanos(nanos).as_units()).to_json(),
+        tokens => json!(tokens),
+    }
 }
 
 /// Reads the class of requests that name none, and the highest class.
@@ -214,11 +240,16 @@ fn read_act_for(table: &mut Section<'_>) -> Vec<String> {
 pub fn describe(tenant: &TenantSettings) -> Map<String, Json> {
     let state = STATES.iter().find(|(_, state)| *state == tenant.state).map(|(name, _)| *name);
     let session = (!tenant.sql.settings.is_empty()).then(|| SessionSettings(tenant.sql.settings.clone()));
+    let budget = |budget: BudgetKind| (budget.name(), budget_to_json(budget, tenant.budgets.limit(budget)));
     let settings = [
         ("name", json!(tenant.name)),
         ("weight", Float(tenant.weight.as_f64()).to_json()),
         ("rpm", json!(tenant.rpm)),
         ("tpm", json!(tenant.tpm)),
+        budget(BudgetKind::TokensPerDay),
+        budget(BudgetKind::TokensPerMonth),
+        budget(BudgetKind::MoneyPerDay),
+        budget(BudgetKind::MoneyPerMonth),
         ("concurrency_max", json!(tenant.concurrency_max)),
         ("priority", json!(tenant.priority.map(Class::name))),
         ("priority_max", json!(tenant.priority_max.map(Class::name))),

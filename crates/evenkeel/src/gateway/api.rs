@@ -19,7 +19,7 @@ use http::{HeaderValue, Method, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::reload::in_force;
-use super::{ChangeError, Core};
+use super::{ChangeError, Core, usage};
 use crate::config::read_tenant;
 use crate::key_use::parse_expiry;
 use crate::tenant_store::{OldKeys, TenantChange, TenantStoreError};
@@ -49,17 +49,20 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
     });
     routes.add(Method::GET, "/api/config", Access::Admin, config)?;
     routes.add(Method::GET, "/api/openapi.json", Access::Public, respond(|_| openapi()))?;
-    let tenants = respond(|core| json_response(StatusCode::OK, &core.state.lock().tenants.describe()));
+    let tenants = respond(|core| {
+        let mut list = core.state.lock().tenants.describe();
+        core.add_budgets(&mut list);
+        json_response(StatusCode::OK, &list)
+    });
     routes.add(Method::GET, TENANTS, Access::Admin, tenants)?;
     let shared = core.clone();
     routes.add(Method::POST, TENANTS, Access::Admin, handler(move |call| add(shared.clone(), call)))?;
     let shared = core.clone();
-    let keys = handler(move |call| {
-        let keys = keys(&shared, call.request.uri().path());
-        async { keys }
-    });
-    for path in ["/api/tenants/{tenant}/keys", "/api/tenants/{tenant}/sqs-key"] {
-        routes.add(Method::GET, path, Access::Admin, keys.clone())?;
+    let read = handler(move |call| read(shared.clone(), call));
+    for path in
+        ["/api/tenants/{tenant}/keys", "/api/tenants/{tenant}/sqs-key", "/api/tenants/{tenant}/statement"]
+    {
+        routes.add(Method::GET, path, Access::Admin, read.clone())?;
     }
     let shared = core.clone();
     let create_key = handler(move |call| create_key(shared.clone(), call));
@@ -128,7 +131,7 @@ async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiEr
     }
     let tenant = read_tenant(&settings).map_err(|errors| ApiError::invalid(errors.to_string()))?;
     let name = tenant.name.clone();
-    let key = change(core, TenantChange::Add(tenant), call.audit.clone()).await?;
+    let key = change(core, TenantChange::Add(Box::new(tenant)), call.audit.clone()).await?;
     Ok(json_response(StatusCode::CREATED, &with_key(&name, key)))
 }
 
@@ -191,10 +194,18 @@ async fn rotate(core: Arc<Core>, mut call: ServerRequest, name: String) -> Resul
     Ok(json_response(StatusCode::OK, &with_key(&name, key)))
 }
 
-/// Handles `GET /api/tenants/{name}/keys`, and `…/sqs-key`, which returns AWS credentials for the tenant's SQS clients.
-fn keys(core: &Core, path: &str) -> Result<Response, ApiError> {
+/// Handles `GET /api/tenants/{name}/statement`, `…/keys`, and `…/sqs-key`, which returns AWS credentials for the tenant's
+/// SQS clients.
+async fn read(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiError> {
+    let path = call.request.uri().path().to_owned();
     let path = path.strip_prefix(TENANT).and_then(|rest| rest.rsplit_once('/'));
-    let (name, resource) = path.ok_or(ApiError::NoRoute)?;
+    match path.ok_or(ApiError::NoRoute)? {
+        (name, "statement") => usage::tenant_statement(core, call, name.to_owned()).await,
+        (name, resource) => keys(&core, name, resource),
+    }
+}
+
+fn keys(core: &Core, name: &str, resource: &str) -> Result<Response, ApiError> {
     let tenants = &core.state.lock().tenants;
     let described = match resource {
         KEYS => {

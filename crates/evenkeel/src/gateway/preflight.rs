@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use evenkeel_server::tls::Tls;
+use evenkeel_server::usage_ledger::UsageRows;
 use evenkeel_upstream::TlsRoots;
 
 use super::links::LoadedLink;
-use crate::config::{Config, ConfigError, ConfigErrors, ValueSource};
+use crate::config::{Config, ConfigError, ConfigErrors, ValueSource, unpriced_models};
 use crate::node_store::{NodeStore, NodeStoreError};
 use crate::tenant_store::{TenantStore, TenantStoreError};
+use crate::usage_store::UsageStore;
 
-/// Loaded certificates and keys of links, and stored tenants and nodes.
+/// Loaded certificates and keys of links, and stored tenants, nodes and usage.
 #[derive(Debug)]
 pub struct StartupFiles {
     pub(super) tenants: TenantStore,
@@ -18,6 +20,7 @@ pub struct StartupFiles {
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) roots: TlsRoots,
     pub(super) links: Vec<LoadedLink>,
+    pub(super) usage: UsageRows,
 }
 
 impl StartupFiles {
@@ -46,12 +49,19 @@ impl StartupFiles {
         let tls = collect(&mut errors, tls);
         let roots = collect(&mut errors, roots);
         let links = collect(&mut errors, LoadedLink::load_all(config));
-        match (tenants, nodes, tls, roots, links) {
-            (Some(tenants), Some(nodes), Some(tls), Some(roots), Some(links)) => {
-                Ok(Self { tenants, nodes, tls, roots, links })
+        let usage = UsageStore::new(data_dir).read_recent().map_err(ConfigErrors::without_origin);
+        let usage = collect(&mut errors, usage);
+        match (tenants, nodes, tls, roots, links, usage) {
+            (Some(tenants), Some(nodes), Some(tls), Some(roots), Some(links), Some(usage)) => {
+                Ok(Self { tenants, nodes, tls, roots, links, usage })
             }
             _ => Err(ConfigErrors(errors)),
         }
+    }
+
+    /// Describes settings that are valid but probably not meant.
+    pub fn warnings(&self, config: &Config) -> Vec<String> {
+        unpriced_models(&config.llm, &self.tenants.all())
     }
 
     /// Rejects a data directory path that is not a directory. A missing directory is created when the server starts.

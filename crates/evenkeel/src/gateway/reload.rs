@@ -18,7 +18,7 @@ use crate::node_store::NodeStore;
 use crate::tenant_store::{TenantStore, TenantStoreError};
 
 /// Settings outside lists that take effect without a restart.
-const RELOADED: &[&str] = &["server.admin_key_hashes"];
+const RELOADED: &[&str] = &["server.admin_key_hashes", "llm.currency"];
 
 /// Outcome of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,6 +103,7 @@ impl Core {
         if let Err(error) = self.set_tenants() {
             report.errors.push(error.to_string());
         }
+        self.llm.set_prices(config.llm.options.prices.clone());
         self.start_links(links, &mut report);
         let mut stored = state.nodes.clone();
         let configured = &config.llm.options.nodes;

@@ -5,6 +5,7 @@ mod adaptive;
 mod address_limit;
 mod admin;
 mod bodies;
+mod budgets;
 mod busy;
 mod check;
 mod checks;

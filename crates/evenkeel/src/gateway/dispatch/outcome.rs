@@ -15,6 +15,9 @@ const ERROR_BODY_BYTES_MAX: usize = 64 << 10;
 /// Length to which error messages are truncated.
 const MESSAGE_BYTES_MAX: usize = 500;
 
+/// Longest delay of a job whose tenant has reached a budget, so that a higher budget takes effect soon.
+const BUDGET_DELAY_MAX: Duration = Duration::from_mins(5);
+
 /// Maximum `Retry-After` that is honoured.
 const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
@@ -26,7 +29,7 @@ pub(super) enum JobOutcome {
     Failed(JobReply),
     /// Temporary failure; counts as an attempt. Retried after the given delay, otherwise after the queue's backoff.
     Retry(JobReply, Option<Duration>),
-    /// Released without counting an attempt: the job was rate-limited, no node was ready or free, or the gateway is
+    /// Released without counting an attempt: the job was rate-limited or over a budget, no node was ready or free, or the gateway is
     /// draining. Holds the reason and the delay.
     Deferred(String, Duration),
 }
@@ -84,6 +87,9 @@ impl JobOutcome {
         match error {
             // The job did not fail: it never reached a node.
             ApiError::RateLimited { retry_after, .. } => Self::Deferred(reply.summary(), *retry_after),
+            ApiError::BudgetReached(reached) => {
+                Self::Deferred(reply.summary(), reached.retry_after().min(BUDGET_DELAY_MAX))
+            }
             ApiError::Unready | ApiError::WaitTimeout => Self::Deferred(reply.summary(), UNREADY_DELAY),
             ApiError::Draining => Self::Deferred(reply.summary(), Duration::ZERO),
             ApiError::QueueFull { retry_after, .. } => Self::Retry(reply, Some(*retry_after)),

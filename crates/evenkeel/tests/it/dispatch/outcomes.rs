@@ -274,3 +274,15 @@ fn dispatch_can_be_turned_on_and_off() {
     assert!(put_error(json!({"targets": "/v1/embeddings"})).contains("unknown field `targets`"));
     assert_eq!(test.explain(&second)["state"], "waiting", "nothing has changed");
 }
+
+#[test]
+fn a_job_of_a_tenant_over_its_budget_is_deferred_without_an_attempt() {
+    let dead = json!({"dead_letters": {"queue": "dead", "after": 1}});
+    let config = crate::fleet::tenant("acme", "tokens_per_month = 1");
+    let test = DispatchTest::start("dispatch-budget", fast(), &config, &dead);
+    let id = test.send_as("acme", "acme", 1).remove(0);
+    test.wait_counted("deferred", 1);
+    let text = test.wait_explanation(&id, "first delivery in ");
+    assert!(text.contains("429, budget tokens_per_month reached: 0 tokens of 1 tokens used"), "{text}");
+    assert_eq!((test.pending("dead"), test.counted("failed"), test.counted("retried")), (json!(0), 0, 0));
+}
