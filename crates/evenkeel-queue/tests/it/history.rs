@@ -11,7 +11,7 @@ use evenkeel_queue::queue_state::{AbandonMode, Disposition, PrefetchRequest, Que
 use evenkeel_queue::receipt::DeliveryId;
 use evenkeel_queue::rule::{KeyRule, Rate};
 use evenkeel_queue::settings::RedrivePolicy;
-use evenkeel_queue::{DeliveryOrder, Epoch, KeyId, QueueId, QueueSettings, Seq, UnixMillis};
+use evenkeel_queue::{DeliveryOrder, Epoch, KeyId, QueueId, QueueSettings, Rejection, Seq, UnixMillis};
 use proptest::prelude::*;
 
 const LEASE: Duration = Duration::from_millis(100);
@@ -40,9 +40,17 @@ enum Step {
         which: usize,
         delay: u64,
     },
-    Extend(usize),
+    Extend {
+        which: usize,
+        lease: u64,
+    },
     Release(usize),
     AckStale(usize),
+    /// Uses the last receipt of a message that is not in flight.
+    AckLate(usize),
+    ExtendLate(usize),
+    /// Uses a receipt of a message that was delivered again later.
+    UseOutdated(usize),
     Read,
     ApplyReads,
     AdvanceTime(u64),
@@ -73,9 +81,12 @@ fn step() -> impl Strategy<Value = Step> {
         4 => any::<usize>().prop_map(Step::Ack),
         1 => any::<usize>().prop_map(Step::FailAck),
         2 => (any::<usize>(), 0..200_u64).prop_map(|(which, delay)| Step::Nack { which, delay }),
-        1 => any::<usize>().prop_map(Step::Extend),
+        1 => (any::<usize>(), 0..1_000_u64).prop_map(|(which, lease)| Step::Extend { which, lease }),
         1 => any::<usize>().prop_map(Step::Release),
         1 => any::<usize>().prop_map(Step::AckStale),
+        1 => any::<usize>().prop_map(Step::AckLate),
+        2 => any::<usize>().prop_map(Step::ExtendLate),
+        1 => any::<usize>().prop_map(Step::UseOutdated),
         2 => Just(Step::Read),
         4 => Just(Step::ApplyReads),
         2 => (1..150_u64).prop_map(Step::AdvanceTime),
@@ -101,6 +112,16 @@ struct Model {
     /// Reads of the store whose results were not applied yet.
     found: Vec<(PrefetchRequest, Vec<(MessageMeta, Payload)>)>,
     in_flight: Vec<DeliveryId>,
+    /// End of the lease and attempts of the messages in flight.
+    leases: BTreeMap<Seq, (u64, u32)>,
+    /// Last deliveries of messages that are not in flight.
+    ended: BTreeMap<Seq, DeliveryId>,
+    /// Exhausted messages, with the time at which they move to the dead-letter queue.
+    exhausted: BTreeMap<Seq, u64>,
+    /// Deliveries of messages that were delivered again later.
+    outdated: Vec<DeliveryId>,
+    /// Moves to the dead-letter queue; every third fails.
+    moves: u32,
     /// Receipts that are no longer valid.
     stale: Vec<DeliveryId>,
     dead: BTreeSet<u64>,
@@ -128,6 +149,11 @@ impl Model {
             unappended: VecDeque::new(),
             found: Vec::new(),
             in_flight: Vec::new(),
+            leases: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            exhausted: BTreeMap::new(),
+            outdated: Vec::new(),
+            moves: 0,
             stale: Vec::new(),
             dead: BTreeSet::new(),
             expiring: BTreeSet::new(),
@@ -158,24 +184,25 @@ impl Model {
                 }
             }
             Step::Nack { which, delay } => self.with_delivery(which, |model, delivery| {
-                let ended = model
-                    .state
-                    .abandon(
-                        UnixMillis(model.now),
-                        delivery,
-                        AbandonMode::Retry(Duration::from_millis(delay)),
-                    )
-                    .unwrap();
+                let mode = AbandonMode::Retry(Duration::from_millis(delay));
+                let ended = model.state.abandon(UnixMillis(model.now), delivery, mode).unwrap();
+                model.ended.insert(delivery.seq, delivery);
                 model.apply_disposition(ended);
             }),
-            Step::Extend(which) => {
+            Step::Extend { which, lease } => {
                 if let Some(&delivery) = pick(&self.in_flight, which) {
-                    self.state.extend(UnixMillis(self.now), delivery, 10 * LEASE).unwrap();
+                    let lease = Duration::from_millis(lease);
+                    let (_, until) = self.state.extend(UnixMillis(self.now), delivery, lease).unwrap();
+                    self.leases.entry(delivery.seq).and_modify(|held| held.0 = until.0);
                 }
             }
             Step::Release(which) => self.with_delivery(which, |model, delivery| {
                 assert!(model.state.release_undelivered(delivery.seq, delivery.attempt).is_some());
+                model.ended.insert(delivery.seq, delivery);
             }),
+            Step::AckLate(which) => self.ack_late(which),
+            Step::ExtendLate(which) => self.extend_late(which),
+            Step::UseOutdated(which) => self.use_outdated(which),
             Step::AckStale(which) => {
                 if let Some(&delivery) = pick(&self.stale, which) {
                     assert!(
@@ -198,12 +225,106 @@ impl Model {
                 self.state.clear(UnixMillis(self.now), Seq(self.seq + 1));
                 self.stored.clear();
                 self.stale.append(&mut self.in_flight);
+                self.stale.append(&mut self.outdated);
+                self.stale.extend(core::mem::take(&mut self.ended).into_values());
+                self.leases.clear();
+                self.exhausted.clear();
                 self.dead.clear();
                 self.expiring.clear();
                 self.deleting.clear();
             }
         }
         self.check();
+    }
+
+    /// On a standard queue, the last receipt of a message still deletes it, whatever happened to the delivery.
+    fn ack_late(&mut self, which: usize) {
+        let ended: Vec<DeliveryId> = self.ended.values().copied().collect();
+        let Some(&delivery) = pick(&ended, which) else { return };
+        let acked = self.state.ack(delivery);
+        if self.expiring.contains(&delivery.seq) {
+            return assert_eq!(acked, Err(Rejection::MessageGone));
+        }
+        if self.order == DeliveryOrder::Fifo {
+            return assert_eq!(acked, Err(Rejection::NotInFlight));
+        }
+        assert!(acked.is_ok(), "{acked:?}");
+        if which.is_multiple_of(2) {
+            self.state.revert_removal(delivery.seq);
+        } else {
+            self.state.confirm_removal(delivery.seq);
+            self.forget(delivery.seq);
+            self.stale.push(delivery);
+        }
+    }
+
+    /// On a standard queue, the last receipt of a message leases it again, within the limits of its key and tenant.
+    fn extend_late(&mut self, which: usize) {
+        let ended: Vec<DeliveryId> = self.ended.values().copied().collect();
+        let Some(&delivery) = pick(&ended, which) else { return };
+        let DeliveryId { key, seq, .. } = delivery;
+        let extended = self.state.extend(UnixMillis(self.now), delivery, LEASE);
+        if self.expiring.contains(&seq) {
+            return assert_eq!(extended, Err(Rejection::MessageGone));
+        }
+        if self.order == DeliveryOrder::Fifo {
+            return assert_eq!(extended, Err(Rejection::NotInFlight));
+        }
+        if self.is_expired(&self.stored[&(key.0, seq.0)]) {
+            return assert_eq!(extended, Err(Rejection::MessageGone));
+        }
+        let name = format!("tenant{}/{}", key.0 % 2, key.0);
+        let is_at_limit = self.rules.iter().any(|(ruled, (rule, _))| {
+            name.starts_with(ruled) && self.concurrency_left(ruled, rule) == Some(0)
+        });
+        if is_at_limit {
+            assert!(matches!(extended, Err(Rejection::TooManyInFlight { .. })), "{extended:?}");
+            return;
+        }
+        let (record, until) = extended.unwrap();
+        self.ended.remove(&seq);
+        self.exhausted.remove(&seq);
+        self.leases.insert(seq, (until.0, record.deliveries.attempts));
+        self.in_flight.push(delivery);
+    }
+
+    /// A receipt of an earlier delivery changes nothing.
+    fn use_outdated(&mut self, which: usize) {
+        let Some(&delivery) = pick(&self.outdated, which) else { return };
+        let now = UnixMillis(self.now);
+        let results = [
+            self.state.ack(delivery).err(),
+            self.state.extend(now, delivery, 10 * LEASE).err(),
+            self.state.abandon(now, delivery, AbandonMode::Retry(Duration::ZERO)).err(),
+            self.state.release(delivery).err(),
+        ];
+        let is_gone = !self.stored.contains_key(&(delivery.key.0, delivery.seq.0))
+            || self.expiring.contains(&delivery.seq);
+        let expected = if is_gone { Rejection::MessageGone } else { Rejection::StaleReceipt };
+        assert_eq!(results, [(); 4].map(|()| Some(expected.clone())), "{delivery:?} is outdated");
+    }
+
+    /// Drops a message that was removed from the store.
+    fn forget(&mut self, seq: Seq) {
+        self.stored.retain(|(_, stored), _| *stored != seq.0);
+        self.ended.remove(&seq);
+        self.exhausted.remove(&seq);
+    }
+
+    /// Records which leases of last allowed deliveries have ended.
+    fn record_exhausted(&mut self) {
+        let is_over = |model: &Self, delivery: &DeliveryId| {
+            let (until, attempts) = model.leases[&delivery.seq];
+            let meta = &model.stored[&(delivery.key.0, delivery.seq.0)];
+            until <= model.now && attempts >= ATTEMPTS_MAX && !model.is_expired(meta)
+        };
+        let over: Vec<DeliveryId> =
+            self.in_flight.iter().filter(|delivery| is_over(self, delivery)).copied().collect();
+        for delivery in over {
+            self.in_flight.retain(|held| held.seq != delivery.seq);
+            self.ended.insert(delivery.seq, delivery);
+            self.exhausted.insert(delivery.seq, self.leases[&delivery.seq].0 + 60_000);
+        }
     }
 
     /// Moves a stored message out of order, if it is ready; every second move fails and is reverted.
@@ -221,7 +342,7 @@ impl Model {
         assert!(!self.state.begin_move(KeyId(key), meta), "{seq} was moved twice");
         if which.is_multiple_of(2) {
             self.state.confirm_removal(meta.seq);
-            self.stored.remove(&(key, seq));
+            self.forget(meta.seq);
         } else {
             self.state.revert_removal(meta.seq);
         }
@@ -252,6 +373,10 @@ impl Model {
     }
 
     fn receive(&mut self, max: usize) {
+        let ended = self.state.prepare_receive(UnixMillis(self.now), usize::MAX);
+        self.record_exhausted();
+        ended.into_iter().for_each(|disposition| self.apply_disposition(disposition));
+        assert_eq!(self.exhausted, BTreeMap::new(), "a receive left exhausted messages");
         let received = self.state.lease_messages(UnixMillis(self.now), max, LEASE).unwrap();
         assert!(received.leased.len() <= max);
         for (key, meta) in received.expired {
@@ -273,6 +398,8 @@ impl Model {
             let attempt = leased.deliveries.number();
             self.check_rules(&leased.name, seq);
             self.check_order(before, key, seq);
+            self.outdated.extend(self.ended.remove(&seq));
+            self.leases.insert(seq, (leased.until.0, leased.deliveries.attempts));
             self.in_flight.push(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt });
         }
     }
@@ -287,8 +414,11 @@ impl Model {
             let is_done = same_batch.contains(&earlier) || self.expiring.contains(&Seq(earlier));
             assert!(is_done, "{seq:?} of {key:?} was delivered before {earlier}");
         }
-        let others = self.in_flight[..before].iter().filter(|delivery| delivery.key == key).count();
-        assert_eq!(others, 0, "{seq:?} was delivered while others of {key:?} are in flight");
+        // A redelivery may overtake later messages that were delivered before.
+        let is_first = !self.ended.contains_key(&seq);
+        let others = self.in_flight[..before].iter().filter(|delivery| delivery.key == key);
+        let earlier = others.filter(|delivery| is_first || delivery.seq < seq).count();
+        assert_eq!(earlier, 0, "{seq:?} was delivered while others of {key:?} are in flight");
     }
 
     fn set_rule(&mut self, name: usize, max: u32, rate: u32, burst: u32) {
@@ -328,6 +458,13 @@ impl Model {
         }
     }
 
+    /// Returns how many more messages of a key or tenant may be in flight.
+    fn concurrency_left(&self, ruled: &str, rule: &KeyRule) -> Option<u32> {
+        let is_ruled = |key: u32| format!("tenant{}/{key}", key % 2).starts_with(ruled);
+        let in_flight = self.in_flight.iter().filter(|held| is_ruled(held.key.0)).count() as u32;
+        rule.concurrency_max.map(|max| max.get().saturating_sub(in_flight))
+    }
+
     /// Reads the messages that the state requested.
     fn read(&mut self) {
         while let Some(request) = self.state.poll_prefetch() {
@@ -355,9 +492,16 @@ impl Model {
         self.now += span;
         loop {
             let ended = self.state.expire_leases(UnixMillis(self.now), usize::MAX);
+            self.record_exhausted();
             for disposition in ended {
+                if let Disposition::DeadLetter { meta, .. } = disposition {
+                    let move_at = self.exhausted.get(&meta.seq);
+                    assert!(move_at.is_none_or(|at| *at <= self.now), "{meta:?} moved before {move_at:?}");
+                }
                 self.apply_disposition(disposition);
             }
+            let late: Vec<_> = self.exhausted.iter().filter(|(_, at)| **at <= self.now).collect();
+            assert!(late.is_empty(), "{late:?} should have moved by {}", self.now);
             if self.expiring.len() < EXPIRING_MAX || self.deleting.is_empty() {
                 break;
             }
@@ -398,6 +542,7 @@ impl Model {
         for (key, seq) in self.deleting.drain(..) {
             self.state.confirm_removal(seq);
             self.stored.remove(&(key.0, seq.0));
+            self.ended.remove(&seq);
             self.expiring.remove(&seq);
             self.expired += 1;
         }
@@ -412,11 +557,20 @@ impl Model {
                 (meta.seq, false)
             }
         };
-        self.in_flight.retain(|delivery| delivery.seq != seq);
-        if is_dead {
+        let ended = self.in_flight.iter().position(|delivery| delivery.seq == seq);
+        self.ended.extend(ended.map(|index| (seq, self.in_flight.swap_remove(index))));
+        self.exhausted.remove(&seq);
+        if !is_dead {
+            return;
+        }
+        self.moves += 1;
+        if self.moves.is_multiple_of(3) {
+            // The write failed: the move is repeated.
+            self.state.revert_removal(seq);
+        } else {
             self.dead.insert(seq.0);
             self.state.confirm_removal(seq);
-            self.stored.retain(|(_, stored), _| *stored != seq.0);
+            self.forget(seq);
         }
     }
 
