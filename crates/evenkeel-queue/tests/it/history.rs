@@ -1,7 +1,10 @@
 //! Random histories of the queue state, compared with a simple model.
 
+mod expiry;
+mod late;
+mod rules;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +12,9 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_queue::message::{AppendedMessage, MessageMeta, Payload};
 use evenkeel_queue::queue_state::{AbandonMode, Disposition, PrefetchRequest, QueueState};
 use evenkeel_queue::receipt::DeliveryId;
-use evenkeel_queue::rule::{KeyRule, Rate};
+use evenkeel_queue::rule::KeyRule;
 use evenkeel_queue::settings::RedrivePolicy;
-use evenkeel_queue::{DeliveryOrder, Epoch, KeyId, QueueId, QueueSettings, Rejection, Seq, UnixMillis};
+use evenkeel_queue::{DeliveryOrder, Epoch, KeyId, QueueId, QueueSettings, Seq, UnixMillis};
 use proptest::prelude::*;
 
 const LEASE: Duration = Duration::from_millis(100);
@@ -237,94 +240,11 @@ impl Model {
         self.check();
     }
 
-    /// On a standard queue, the last receipt of a message still deletes it, whatever happened to the delivery.
-    fn ack_late(&mut self, which: usize) {
-        let ended: Vec<DeliveryId> = self.ended.values().copied().collect();
-        let Some(&delivery) = pick(&ended, which) else { return };
-        let acked = self.state.ack(delivery);
-        if self.expiring.contains(&delivery.seq) {
-            return assert_eq!(acked, Err(Rejection::MessageGone));
-        }
-        if self.order == DeliveryOrder::Fifo {
-            return assert_eq!(acked, Err(Rejection::NotInFlight));
-        }
-        assert!(acked.is_ok(), "{acked:?}");
-        if which.is_multiple_of(2) {
-            self.state.revert_removal(delivery.seq);
-        } else {
-            self.state.confirm_removal(delivery.seq);
-            self.forget(delivery.seq);
-            self.stale.push(delivery);
-        }
-    }
-
-    /// On a standard queue, the last receipt of a message leases it again, within the limits of its key and tenant.
-    fn extend_late(&mut self, which: usize) {
-        let ended: Vec<DeliveryId> = self.ended.values().copied().collect();
-        let Some(&delivery) = pick(&ended, which) else { return };
-        let DeliveryId { key, seq, .. } = delivery;
-        let extended = self.state.extend(UnixMillis(self.now), delivery, LEASE);
-        if self.expiring.contains(&seq) {
-            return assert_eq!(extended, Err(Rejection::MessageGone));
-        }
-        if self.order == DeliveryOrder::Fifo {
-            return assert_eq!(extended, Err(Rejection::NotInFlight));
-        }
-        if self.is_expired(&self.stored[&(key.0, seq.0)]) {
-            return assert_eq!(extended, Err(Rejection::MessageGone));
-        }
-        let name = format!("tenant{}/{}", key.0 % 2, key.0);
-        let is_at_limit = self.rules.iter().any(|(ruled, (rule, _))| {
-            name.starts_with(ruled) && self.concurrency_left(ruled, rule) == Some(0)
-        });
-        if is_at_limit {
-            assert!(matches!(extended, Err(Rejection::TooManyInFlight { .. })), "{extended:?}");
-            return;
-        }
-        let (record, until) = extended.unwrap();
-        self.ended.remove(&seq);
-        self.exhausted.remove(&seq);
-        self.leases.insert(seq, (until.0, record.deliveries.attempts));
-        self.in_flight.push(delivery);
-    }
-
-    /// A receipt of an earlier delivery changes nothing.
-    fn use_outdated(&mut self, which: usize) {
-        let Some(&delivery) = pick(&self.outdated, which) else { return };
-        let now = UnixMillis(self.now);
-        let results = [
-            self.state.ack(delivery).err(),
-            self.state.extend(now, delivery, 10 * LEASE).err(),
-            self.state.abandon(now, delivery, AbandonMode::Retry(Duration::ZERO)).err(),
-            self.state.release(delivery).err(),
-        ];
-        let is_gone = !self.stored.contains_key(&(delivery.key.0, delivery.seq.0))
-            || self.expiring.contains(&delivery.seq);
-        let expected = if is_gone { Rejection::MessageGone } else { Rejection::StaleReceipt };
-        assert_eq!(results, [(); 4].map(|()| Some(expected.clone())), "{delivery:?} is outdated");
-    }
-
     /// Drops a message that was removed from the store.
     fn forget(&mut self, seq: Seq) {
         self.stored.retain(|(_, stored), _| *stored != seq.0);
         self.ended.remove(&seq);
         self.exhausted.remove(&seq);
-    }
-
-    /// Records which leases of last allowed deliveries have ended.
-    fn record_exhausted(&mut self) {
-        let is_over = |model: &Self, delivery: &DeliveryId| {
-            let (until, attempts) = model.leases[&delivery.seq];
-            let meta = &model.stored[&(delivery.key.0, delivery.seq.0)];
-            until <= model.now && attempts >= ATTEMPTS_MAX && !model.is_expired(meta)
-        };
-        let over: Vec<DeliveryId> =
-            self.in_flight.iter().filter(|delivery| is_over(self, delivery)).copied().collect();
-        for delivery in over {
-            self.in_flight.retain(|held| held.seq != delivery.seq);
-            self.ended.insert(delivery.seq, delivery);
-            self.exhausted.insert(delivery.seq, self.leases[&delivery.seq].0 + 60_000);
-        }
     }
 
     /// Moves a stored message out of order, if it is ready; every second move fails and is reverted.
@@ -421,50 +341,6 @@ impl Model {
         assert_eq!(earlier, 0, "{seq:?} was delivered while others of {key:?} are in flight");
     }
 
-    fn set_rule(&mut self, name: usize, max: u32, rate: u32, burst: u32) {
-        let rate = Rate::new(f64::from(rate), NonZeroU32::new(burst)).ok();
-        let rule = KeyRule { concurrency_max: NonZeroU32::new(max), rate, ..KeyRule::default() };
-        // The tenant's rule has an id that no key uses.
-        let key = KeyId([0, 1, 99][name]);
-        self.state.set_rule(UnixMillis(self.now), key, &LIMITED[name].into(), rule);
-        self.rules.insert(LIMITED[name], (rule, Vec::new()));
-    }
-
-    /// Checks that a delivery is within the limits of its key and tenant.
-    fn check_rules(&mut self, name: &str, seq: Seq) {
-        for (ruled, (rule, delivered)) in &mut self.rules {
-            let is_ruled = |key: u32| format!("tenant{}/{key}", key % 2).starts_with(ruled);
-            if !name.starts_with(ruled) {
-                continue;
-            }
-            let in_flight = self.in_flight.iter().filter(|held| is_ruled(held.key.0)).count() as u32;
-            let max = rule.concurrency_max.map_or(u32::MAX, NonZeroU32::get);
-            assert!(
-                in_flight < max,
-                "{seq:?} was delivered with {in_flight} of {ruled} in flight, {max} allowed"
-            );
-            delivered.push(self.now);
-            let Some(rate) = rule.rate else { continue };
-            for (at, since) in delivered.iter().enumerate() {
-                let count = (delivered.len() - at) as f64;
-                let allowed =
-                    (self.now - since) as f64 / 1_000.0 * rate.per_second() + f64::from(rate.burst().get());
-                assert!(
-                    count <= allowed + 1e-6,
-                    "{ruled} had {count} deliveries in {} ms, {rate:?}",
-                    self.now - since
-                );
-            }
-        }
-    }
-
-    /// Returns how many more messages of a key or tenant may be in flight.
-    fn concurrency_left(&self, ruled: &str, rule: &KeyRule) -> Option<u32> {
-        let is_ruled = |key: u32| format!("tenant{}/{key}", key % 2).starts_with(ruled);
-        let in_flight = self.in_flight.iter().filter(|held| is_ruled(held.key.0)).count() as u32;
-        rule.concurrency_max.map(|max| max.get().saturating_sub(in_flight))
-    }
-
     /// Reads the messages that the state requested.
     fn read(&mut self) {
         while let Some(request) = self.state.poll_prefetch() {
@@ -518,33 +394,6 @@ impl Model {
             let seq = &meta.seq;
             let may_be_stored = unappended.contains(seq) || held.contains(seq) || self.expiring.contains(seq);
             assert!(may_be_stored, "{meta:?} is kept after its TTL");
-        }
-    }
-
-    fn is_past_ttl(&self, meta: &MessageMeta) -> bool {
-        meta.expires_at.is_some_and(|at| at.0 <= self.now)
-    }
-
-    fn is_expired(&self, meta: &MessageMeta) -> bool {
-        self.is_past_ttl(meta) || meta.sent_at.0 + RETENTION_MS <= self.now
-    }
-
-    /// Records an expiry; checks that the message is stored, expired, and not being deleted already.
-    fn record_expiry(&mut self, key: KeyId, meta: &MessageMeta) {
-        assert!(self.is_expired(meta), "{meta:?} expired too early");
-        assert!(self.stored.contains_key(&(key.0, meta.seq.0)), "{meta:?} expired after its removal");
-        assert!(!self.deleting.contains(&(key, meta.seq)), "{meta:?} expired twice");
-        self.expiring.insert(meta.seq);
-        self.deleting.push((key, meta.seq));
-    }
-
-    fn finish_deletes(&mut self) {
-        for (key, seq) in self.deleting.drain(..) {
-            self.state.confirm_removal(seq);
-            self.stored.remove(&(key.0, seq.0));
-            self.ended.remove(&seq);
-            self.expiring.remove(&seq);
-            self.expired += 1;
         }
     }
 
