@@ -213,7 +213,7 @@ def moves_dead_letters_to_fifo_queues_only():
     system = got[0]["Attributes"]
     assert system["DeadLetterQueueSourceArn"] == arn("source.fifo"), system
     assert (system["MessageGroupId"], system["MessageDeduplicationId"]) == ("g", "one"), system
-    until(lambda: counts(dead)[0] == 2)
+    until(lambda: (receive(source, WaitTimeSeconds=0), counts(dead)[0] == 2)[1])
     wrong = lambda: sqs.start_message_move_task(SourceArn=arn("dead.fifo"), DestinationArn=arn("plain-dead"))
     invalid(wrong, "same type")
     sqs.start_message_move_task(SourceArn=arn("dead.fifo"))
