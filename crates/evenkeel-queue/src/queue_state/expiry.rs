@@ -1,11 +1,11 @@
 //! Expiry of messages: by their own TTL, or by the queue's retention.
 //!
-//! Invariants: `by_ttl` holds exactly the ready, delayed and exhausted messages with a TTL; `by_age` holds every key with ready
-//! messages in memory, at or before the time its oldest was sent; `parked` keys wait for room to expire their next
-//! message.
+//! Invariants: `by_ttl` holds exactly the ready, delayed and exhausted messages with a TTL; `by_age` holds every key
+//! with ready messages in memory, at or before the time its oldest was sent; `parked` keys wait for room to expire their
+//! next message.
 //!
-//! Guarantees: an expired message is not delivered, and is kept until its delete is confirmed. A ready or delayed
-//! message is deleted 100 ms after its TTL, with or without consumers. Retention is checked for the first message of
+//! Guarantees: an expired message is not delivered, and is kept until its delete is confirmed. A message of `by_ttl` is
+//! deleted 100 ms after its TTL, with or without consumers. Retention is checked for the first message of
 //! each key; a later message is checked when it becomes the first.
 //! Limits: at most `EXPIRING_MAX` deletes of ready messages at a time. A waiting message with a TTL takes about
 //! 150 bytes here; one without takes none, and its key one entry.

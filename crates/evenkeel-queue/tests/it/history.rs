@@ -223,21 +223,23 @@ impl Model {
             Step::FinishDeletes { is_rejected: true } => {
                 self.deleting.drain(..).for_each(|(_, seq)| self.state.revert_removal(seq));
             }
-            Step::Purge => {
-                self.append_stored();
-                self.state.clear(UnixMillis(self.now), Seq(self.seq + 1));
-                self.stored.clear();
-                self.stale.append(&mut self.in_flight);
-                self.stale.append(&mut self.outdated);
-                self.stale.extend(core::mem::take(&mut self.ended).into_values());
-                self.leases.clear();
-                self.exhausted.clear();
-                self.dead.clear();
-                self.expiring.clear();
-                self.deleting.clear();
-            }
+            Step::Purge => self.purge(),
         }
         self.check();
+    }
+
+    fn purge(&mut self) {
+        self.append_stored();
+        self.state.clear(UnixMillis(self.now), Seq(self.seq + 1));
+        self.stored.clear();
+        self.stale.append(&mut self.in_flight);
+        self.stale.append(&mut self.outdated);
+        self.stale.extend(core::mem::take(&mut self.ended).into_values());
+        self.leases.clear();
+        self.exhausted.clear();
+        self.dead.clear();
+        self.expiring.clear();
+        self.deleting.clear();
     }
 
     /// Drops a message that was removed from the store.
