@@ -255,7 +255,8 @@ async fn consume([queue, other]: [Queue; 2], consumer: u32, until_empty: bool) {
         let (mut done, missed): (Vec<Delivery>, Vec<Delivery>) = received
             .into_iter()
             .partition(|delivery| until_empty || is_dead(delivery) || delivery.id.seq.0 % 7 != 0);
-        let is_late = |delivery: &Delivery| delivery.attempt == ATTEMPTS_MAX && delivery.id.seq.0 % 2 == 0;
+        let is_late =
+            |delivery: &Delivery| delivery.attempt == ATTEMPTS_MAX && delivery.id.seq.0.is_multiple_of(2);
         late.extend(missed.into_iter().filter(is_late).map(|delivery| (Instant::now(), delivery)));
         let is_over = |(at, _): &mut (Instant, Delivery)| at.elapsed() > LEASE;
         while let Some((_, delivery)) = late.pop_front_if(is_over) {

@@ -54,7 +54,7 @@ async fn a_receipt_of_an_earlier_delivery_changes_nothing() {
                 [Err(Rejection::StaleReceipt)]
             );
             assert_eq!(queue.nack(&[(earlier.clone(), None)]).await, [Err(Rejection::StaleReceipt)]);
-            assert_eq!(queue.ack(&[earlier.clone()]).await, [Err(Rejection::StaleReceipt)]);
+            assert_eq!(queue.ack(core::slice::from_ref(&earlier)).await, [Err(Rejection::StaleReceipt)]);
             assert_eq!(queue.totals().in_flight, in_flight);
             // Nor does it once the message is visible again.
             queue.nack(&[(held[0].receipt.clone(), Some(Duration::ZERO))]).await;
@@ -134,7 +134,7 @@ async fn the_next_receive_moves_an_exhausted_message_to_the_dead_letter_queue() 
         assert_eq!(queue.extend(&[(late.clone(), Duration::ZERO)]).await, [Ok(())]);
         assert!(receive_now(&queue, 10).await.is_empty());
         assert_eq!(body(&receive(&dead, 1).await[0]), "a-0");
-        let answers = [queue.ack(&[late.clone()]).await, queue.extend(&[(late, LONG)]).await];
+        let answers = [queue.ack(core::slice::from_ref(&late)).await, queue.extend(&[(late, LONG)]).await];
         assert_eq!(answers, [[Err(Rejection::MessageGone)], [Err(Rejection::MessageGone)]]);
         assert_eq!((queue.totals().pending, queue.totals().in_flight), (0, 1));
     }
