@@ -227,7 +227,12 @@ impl Actor for QueueActor {
         match signal {
             Signal::Timer(DUE) => {
                 self.timer_due = None;
-                let ended = self.state.expire_leases(self.clock.now(), DUE_MAX);
+                let now = self.clock.now();
+                let mut ended = self.state.expire_leases(now, DUE_MAX);
+                // A waiting receive moves exhausted messages to the dead-letter queue like a new one.
+                if self.waiting.iter().any(|request| request.reply.is_awaited()) {
+                    ended.extend(self.state.prepare_receive(now, DUE_MAX));
+                }
                 self.write_dispositions(ended, &ctx.me());
             }
             Signal::Timer(SWEEP | SWEEP_MORE) => self.sweep(ctx),
@@ -261,6 +266,8 @@ impl QueueActor {
     }
 
     fn enqueue_receive(&mut self, request: ReceiveRequest, self_ref: &ActorRef<Msg>) {
+        let ended = self.state.prepare_receive(self.clock.now(), DUE_MAX);
+        self.write_dispositions(ended, self_ref);
         if self.state.has_ready() {
             self.deliver(request, self_ref);
         } else if request.when_empty == WhenEmpty::Return && !self.state.is_prefetching() {

@@ -4,8 +4,8 @@
 //! of their own: `invisible` holds messages that cannot be delivered now, `schedule` picks the next key, and
 //! `expiry` finds messages whose TTL or retention has ended. [`QueueState`] moves messages between them.
 //!
-//! Guarantees: an appended message is in exactly one state (ready, delayed, in flight, being acknowledged, being
-//! moved, expired) until it is removed; it is delivered to one consumer at a time; over any interval, the deliveries
+//! Guarantees: an appended message is in exactly one state (ready, delayed, in flight, exhausted, being acknowledged,
+//! being moved, expired) until it is removed; it is delivered to one consumer at a time; over any interval, the deliveries
 //! of two keys with ready messages differ by at most a quantum and a message each.
 
 mod abandon;
@@ -41,7 +41,7 @@ use schedule::Schedule;
 use stats::DeliveryStats;
 
 pub use abandon::AbandonMode;
-pub use leases::{Disposition, RedeliveryRecord};
+pub use leases::{DEAD_LETTER_DELAY, Disposition, RedeliveryRecord};
 pub use limiter::{Throttle, ThrottleReason, ThrottleScope};
 pub use moves::{MoveCursor, MoveStep};
 pub use recovery::{StoredKey, StoredMessage, StoredState};
@@ -198,14 +198,15 @@ impl QueueState {
         }
         let max = usize::try_from(room).unwrap_or(usize::MAX).min(max);
         let mut batch = LeaseBatch::default();
+        let mut last = None;
         while batch.leased.len() < max {
-            let Some(turn) = self.schedule.drr.next_key() else { break };
-            let index = turn.key;
+            let Some(index) = self.schedule.next_to_lease(last, now) else { break };
             // Without a next message, the key's prefetch is under way.
             let Some(meta) = self.schedule.key(index).next() else { break };
             let is_expired = self.is_expired(meta);
             if is_expired && self.expiry_room() == 0 {
                 self.park_until_expiry_room(index);
+                last = None;
                 continue;
             }
             let Some((mut entry, payload)) = self.schedule.pop(index) else { break };
@@ -220,6 +221,7 @@ impl QueueState {
             self.schedule.take_token(index, now);
             batch.leased.push(self.lease(index, entry, payload, lease));
             self.update_schedule(index);
+            last = Some(index);
         }
         self.schedule.end_receive(&batch.leased, now);
         Ok(batch)
@@ -238,9 +240,7 @@ impl QueueState {
         let until = self.now + lease;
         let receive = self.schedule.receives;
         let queue = self.schedule.key_mut(index);
-        if let Some(fifo) = &mut queue.fifo {
-            fifo.leased_in = receive;
-        }
+        queue.record_lease(receive, entry.meta.seq);
         let leased = LeasedMessage {
             key: queue.key,
             name: queue.name.clone(),
@@ -355,11 +355,15 @@ impl QueueState {
         let queue = self.schedule.key_mut(index);
         match state {
             InvisibleState::Leased { .. } => queue.in_flight += 1,
-            InvisibleState::Delayed { .. } => queue.add_delayed(entry.meta.seq),
+            InvisibleState::Delayed { .. } => queue.delayed += 1,
+            InvisibleState::Exhausted { .. } => queue.exhausted += 1,
             InvisibleState::Acking { .. } | InvisibleState::Moving => queue.removing += 1,
             InvisibleState::Expired { .. } => queue.expiring += 1,
         }
-        if matches!(state, InvisibleState::Delayed { .. }) {
+        if state.is_unfinished() {
+            queue.add_unfinished(entry.meta.seq);
+        }
+        if state.has_ttl_in_force() {
             self.expiry.insert(index, &entry.meta);
         } else {
             self.expiry.remove(&entry.meta);
@@ -376,10 +380,12 @@ impl QueueState {
         let queue = self.schedule.key_mut(message.index);
         match message.state {
             InvisibleState::Leased { .. } => queue.in_flight -= 1,
-            InvisibleState::Delayed { .. } => queue.remove_delayed(seq),
+            InvisibleState::Delayed { .. } => queue.delayed -= 1,
+            InvisibleState::Exhausted { .. } => queue.exhausted -= 1,
             InvisibleState::Acking { .. } | InvisibleState::Moving => queue.removing -= 1,
             InvisibleState::Expired { .. } => queue.expiring -= 1,
         }
+        queue.remove_unfinished(seq);
         if message.state.is_outstanding() {
             self.schedule.count_outstanding(message.index, -1);
         }
@@ -393,20 +399,21 @@ impl QueueState {
         self.audit_expiry()?;
         for (index, queue) in self.schedule.keys.iter() {
             let states = self.invisible.iter().filter(|message| message.index == index);
-            let mut counts = [0; 4];
+            let mut counts = [0; 5];
             for message in states {
                 let counted = match message.state {
                     InvisibleState::Leased { .. } => 0,
                     InvisibleState::Delayed { .. } => 1,
                     InvisibleState::Acking { .. } | InvisibleState::Moving => 2,
                     InvisibleState::Expired { .. } => 3,
+                    InvisibleState::Exhausted { .. } => 4,
                 };
                 counts[counted] += 1;
                 if queue.ready().any(|entry| entry.meta.seq == message.entry.meta.seq) {
                     return Err(format!("{:?} is ready and {:?}", message.entry.meta, message.state));
                 }
             }
-            let counters = [queue.in_flight, queue.delayed, queue.removing, queue.expiring];
+            let counters = [queue.in_flight, queue.delayed, queue.removing, queue.expiring, queue.exhausted];
             if counts != counters {
                 return Err(format!("{}: counters are {counters:?}, counted {counts:?}", queue.name));
             }

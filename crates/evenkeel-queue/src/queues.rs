@@ -239,7 +239,7 @@ impl Queues {
 
     /// Publishes a stored descriptor to callers and to the queue's actor.
     fn replace_descriptor(&self, queue: &Queue, descriptor: QueueDescriptor) {
-        let settings = Arc::new(descriptor.settings.clone());
+        let settings = Arc::new(descriptor.settings.in_queue(queue.id()));
         *queue.0.descriptor.write() = Arc::new(descriptor);
         // An actor that starts later reads the new settings.
         if let Owner::Active(owner) = &*queue.0.owner.borrow() {

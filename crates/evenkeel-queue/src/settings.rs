@@ -198,6 +198,13 @@ impl QueueSettings {
         Ok(())
     }
 
+    /// Returns the settings as they take effect in queue `id`: a queue that names itself as its dead-letter queue has none,
+    /// because a move into the same queue would only start the attempts again.
+    #[must_use]
+    pub fn in_queue(&self, id: QueueId) -> Self {
+        Self { redrive: self.redrive.filter(|redrive| redrive.to != id), ..self.clone() }
+    }
+
     /// Returns the visibility timeout.
     pub const fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)

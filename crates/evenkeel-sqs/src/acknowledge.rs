@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use evenkeel_queue::receipt::Receipt;
-use evenkeel_queue::{Queue, Rejection};
+use evenkeel_queue::{DeliveryOrder, Queue, Rejection};
 use serde::Deserialize;
 
 use crate::api::{EmptyResponse, RequestContext, SqsApi, required, seconds};
@@ -55,12 +55,17 @@ impl SqsApi {
     }
 
     async fn delete(&self, queue: &Queue, receipts: &[Receipt]) -> Vec<Result<(), SqsError>> {
+        let order = queue.descriptor().settings.order;
         let results = queue.ack(receipts).await;
         let deleted = results.iter().filter(|result| result.is_ok()).count();
         self.count_deleted(queue, deleted as u64);
         let results = results.into_iter().zip(receipts).map(|(result, receipt)| match result {
             // Idempotent: a client that got no response retries after the message is deleted.
-            Ok(()) | Err(Rejection::MessageGone | Rejection::StaleReceipt) => {
+            Ok(()) | Err(Rejection::MessageGone) => {
+                self.streams.release(receipt);
+                Ok(())
+            }
+            Err(rejection) if is_ignored(&rejection, order) => {
                 self.streams.release(receipt);
                 Ok(())
             }
@@ -106,6 +111,7 @@ impl SqsApi {
         queue: &Queue,
         changes: Vec<(Receipt, Seconds)>,
     ) -> Vec<Result<(), SqsError>> {
+        let order = queue.descriptor().settings.order;
         let mut nacks = Vec::new();
         let mut extensions = Vec::new();
         for (receipt, timeout) in &changes {
@@ -123,6 +129,7 @@ impl SqsApi {
             match (result.unwrap_or(Err(Rejection::Interrupted)), timeout) {
                 (Ok(()), Seconds(0)) => self.streams.release(receipt),
                 (Ok(()), timeout) => self.streams.extend(receipt, Duration::from(*timeout)),
+                (Err(rejection), _) if is_ignored(&rejection, order) => {}
                 (Err(rejection), _) => return Err(receipt_error(rejection, receipt)),
             }
             Ok(())
@@ -153,15 +160,21 @@ fn first_error(results: Vec<Result<(), SqsError>>) -> Result<EmptyResponse, SqsE
     results.into_iter().collect::<Result<Vec<()>, SqsError>>().map(|_| EmptyResponse {})
 }
 
+/// Reports whether a late receipt is answered with success although it changes nothing, as AWS does on standard queues:
+/// another delivery was made later, or the message is visible already.
+fn is_ignored(rejection: &Rejection, order: DeliveryOrder) -> bool {
+    order == DeliveryOrder::Fair && matches!(rejection, Rejection::StaleReceipt | Rejection::NotInFlight)
+}
+
 /// Converts the rejection of a receipt into an error that contains the receipt.
 fn receipt_error(rejection: Rejection, receipt: &Receipt) -> SqsError {
+    let invalid = |reason| SqsError::invalid_value("ReceiptHandle", receipt, reason);
     match rejection {
         Rejection::ForgedReceipt => SqsError::ReceiptInvalid { receipt: receipt.as_str().to_owned() },
-        Rejection::MessageGone | Rejection::StaleReceipt => SqsError::invalid_value(
-            "ReceiptHandle",
-            receipt,
-            "Message does not exist or is not available for visibility timeout change.",
-        ),
+        Rejection::MessageGone => {
+            invalid("Message does not exist or is not available for visibility timeout change.")
+        }
+        Rejection::StaleReceipt | Rejection::NotInFlight => invalid("The receipt handle has expired."),
         other => other.into(),
     }
 }

@@ -79,6 +79,20 @@ impl DedupPolicy {
         Self { order, fifo }
     }
 
+    /// Rejects a message of a FIFO queue without a group id, or without a deduplication id that the queue cannot derive.
+    pub(crate) fn check_ids(&self, group: Option<&str>, requested: Option<&str>) -> Result<(), SqsError> {
+        if self.order == DeliveryOrder::Fair {
+            return Ok(());
+        }
+        group.ok_or(SqsError::Missing { name: "MessageGroupId" })?;
+        if requested.is_some() || self.fifo.content_based {
+            return Ok(());
+        }
+        Err(SqsError::invalid(
+            "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
+        ))
+    }
+
     /// Returns the id that the client sent, or the hash of the body with `ContentBasedDeduplication`.
     pub(crate) fn name(
         &self,

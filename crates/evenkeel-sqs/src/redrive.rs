@@ -83,9 +83,6 @@ pub(crate) fn apply_policy(
     // Messages move to the target, so the caller must be able to send to it.
     let target = target.and_then(|target| sqs.find(caller, target, Operation::SendMessage));
     let target = target.ok_or_else(|| invalid("Dead letter target does not exist."))?;
-    if spec.id == Some(target.id()) {
-        return Err(invalid("Dead letter target is the queue itself."));
-    }
     if target.descriptor().settings.order != spec.settings.order {
         return Err(invalid("Dead-letter queue must be same type of queue as the source."));
     }

@@ -95,6 +95,10 @@ impl SqsApi {
             return Err(SqsError::BatchTooLong { bytes });
         }
         let dedup = DedupPolicy::of(&queue.descriptor());
+        for entry in &request.entries {
+            // As at AWS, an entry of a FIFO queue without its ids fails the whole call.
+            dedup.check_ids(entry.message_group_id.as_deref(), entry.message_deduplication_id.as_deref())?;
+        }
         let mut batch = BatchResponse { successful: Vec::new(), failed: Vec::new() };
         let mut messages = Vec::with_capacity(request.entries.len());
         for entry in request.entries {
@@ -198,13 +202,8 @@ fn dedup_name(
         let invalid = |id| SqsError::invalid_value("MessageDeduplicationId", id, WRONG_QUEUE_TYPE);
         return requested.map_or(Ok(None), |id| Err(invalid(id)));
     }
-    group.ok_or(SqsError::Missing { name: "MessageGroupId" })?;
-    let name = dedup.name(scope, requested, body)?;
-    name.map(Some).ok_or_else(|| {
-        SqsError::invalid(
-            "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
-        )
-    })
+    dedup.check_ids(group, requested.as_deref())?;
+    dedup.name(scope, requested, body)
 }
 
 /// Returns the sequence number of a FIFO queue's message, twenty digits as at AWS.

@@ -1,11 +1,11 @@
 //! Expiry of messages: by their own TTL, or by the queue's retention.
 //!
-//! Invariants: `by_ttl` holds exactly the ready and delayed messages with a TTL; `by_age` holds every key with ready
-//! messages in memory, at or before the time its oldest was sent; `parked` keys wait for room to expire their next
-//! message.
+//! Invariants: `by_ttl` holds exactly the ready, delayed and exhausted messages with a TTL; `by_age` holds every key
+//! with ready messages in memory, at or before the time its oldest was sent; `parked` keys wait for room to expire their
+//! next message.
 //!
-//! Guarantees: an expired message is not delivered, and is kept until its delete is confirmed. A ready or delayed
-//! message is deleted 100 ms after its TTL, with or without consumers. Retention is checked for the first message of
+//! Guarantees: an expired message is not delivered, and is kept until its delete is confirmed. A message of `by_ttl` is
+//! deleted 100 ms after its TTL, with or without consumers. Retention is checked for the first message of
 //! each key; a later message is checked when it becomes the first.
 //! Limits: at most `EXPIRING_MAX` deletes of ready messages at a time. A waiting message with a TTL takes about
 //! 150 bytes here; one without takes none, and its key one entry.
@@ -27,7 +27,7 @@ const EXPIRY_BATCH_WINDOW: Duration = Duration::from_millis(100);
 /// Maximum number of pending deletes of expired messages; at the maximum, no further ready message is expired.
 const EXPIRING_MAX: usize = 1_024;
 
-/// Ready and delayed messages by when they expire.
+/// Ready, delayed and exhausted messages by when they expire.
 #[derive(Debug, Default)]
 pub(super) struct ExpiryIndex {
     by_ttl: BTreeMap<(UnixMillis, Seq), (Key, MessageMeta)>,
@@ -38,7 +38,7 @@ pub(super) struct ExpiryIndex {
 }
 
 impl ExpiryIndex {
-    /// Adds a ready or delayed message, if it has a TTL.
+    /// Adds a message that is neither leased nor being removed, if it has a TTL.
     pub(super) fn insert(&mut self, index: Key, meta: &MessageMeta) {
         if let Some(expires_at) = meta.expires_at {
             self.by_ttl.insert((expires_at, meta.seq), (index, *meta));
@@ -52,7 +52,7 @@ impl ExpiryIndex {
         }
     }
 
-    /// Returns the number of ready and delayed messages with a TTL.
+    /// Returns the number of indexed messages with a TTL.
     pub(super) fn with_ttl(&self) -> u64 {
         self.by_ttl.len() as u64
     }
@@ -129,22 +129,20 @@ impl QueueState {
         }
     }
 
-    /// Expires ready and delayed messages; visits at most `max` messages and keys.
+    /// Expires ready, delayed and exhausted messages; visits at most `max` messages and keys.
     pub(super) fn expire_some(&mut self, max: usize, ended: &mut Vec<Disposition>) {
         let mut left = self.expiry_room().min(max);
         while left > 0 {
             let Some((index, meta)) = self.expiry.pop_ttl(self.now) else { break };
             left -= 1;
-            let is_delayed = self
-                .invisible
-                .get(meta.seq)
-                .is_some_and(|message| matches!(message.state, InvisibleState::Delayed { .. }));
-            let entry = if is_delayed {
+            let is_invisible =
+                self.invisible.get(meta.seq).is_some_and(|message| message.state.has_ttl_in_force());
+            let entry = if is_invisible {
                 self.reveal(meta.seq).map(|message| message.entry)
             } else {
                 self.schedule.take(index, meta)
             };
-            debug_assert!(entry.is_some(), "{meta:?} is indexed, but neither ready nor delayed");
+            debug_assert!(entry.is_some(), "{meta:?} is indexed, but neither ready, delayed nor exhausted");
             if let Some(entry) = entry {
                 let (key, meta) = self.expire(index, entry);
                 ended.push(Disposition::Expired { key, meta });
@@ -195,8 +193,7 @@ impl QueueState {
         for (index, meta) in self.expiry.by_ttl.values() {
             let state = self.invisible.get(meta.seq).map(|message| message.state);
             let is_indexable = match state {
-                Some(InvisibleState::Delayed { .. }) => true,
-                Some(_) => false,
+                Some(state) => state.has_ttl_in_force(),
                 None => self.schedule.key(*index).holds(meta.seq),
             };
             if !is_indexable {

@@ -1,7 +1,8 @@
-//! Invisible messages: in flight (leased), delayed, or being removed.
+//! Invisible messages: in flight (leased), delayed, exhausted (waiting for the move to the dead-letter queue), or being
+//! removed.
 //!
-//! Invariants: a message is here or in its key's queue, never in both; `due` holds exactly the leases, delays and
-//! delete retries of `messages`; the counters match the states.
+//! Invariants: a message is here or in its key's queue, never in both; `due` holds exactly the leases, delays, pending
+//! moves and delete retries of `messages`; the counters match the states.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -20,6 +21,8 @@ pub(super) struct InvisibleMessages {
     leased_count: u64,
     delayed_count: u64,
     expired_count: usize,
+    /// Exhausted messages, which the next receive moves to the dead-letter queue.
+    exhausted: BTreeSet<Seq>,
 }
 
 /// A message that is not ready for delivery.
@@ -40,6 +43,11 @@ pub(super) enum InvisibleState {
     Delayed {
         until: UnixMillis,
     },
+    /// The lease of the last allowed delivery ended; the message moves to the dead-letter queue at the next receive, at
+    /// the latest at `move_at`.
+    Exhausted {
+        move_at: UnixMillis,
+    },
     /// Acknowledged; the delete is not confirmed yet.
     Acking {
         prior: PriorState,
@@ -53,16 +61,36 @@ pub(super) enum InvisibleState {
 }
 
 impl InvisibleState {
-    /// Reports whether the message counts against in-flight limits and blocks its FIFO key.
-    ///
-    /// An expired message does neither: it is never delivered again.
+    /// Reports whether the message counts against the concurrency limits of its key and tenant.
     pub(super) const fn is_outstanding(self) -> bool {
         matches!(self, Self::Leased { .. } | Self::Acking { .. } | Self::Moving)
     }
 
+    /// Reports whether the message blocks later messages of its FIFO key; an expired one is never delivered again.
+    pub(super) const fn is_unfinished(self) -> bool {
+        !matches!(self, Self::Expired { .. })
+    }
+
+    /// Reports whether the message may be deleted by its TTL: nobody has leased it, and it is not being removed.
+    pub(super) const fn has_ttl_in_force(self) -> bool {
+        matches!(self, Self::Delayed { .. } | Self::Exhausted { .. })
+    }
+
+    /// Returns the state to restore if an acknowledgement is not stored; `None` if the message cannot be acknowledged.
+    pub(super) const fn prior(self) -> Option<PriorState> {
+        match self {
+            Self::Leased { until, epoch } => Some(PriorState::Leased { until, epoch }),
+            Self::Delayed { until } => Some(PriorState::Delayed { until }),
+            Self::Exhausted { move_at } => Some(PriorState::Exhausted { move_at }),
+            Self::Acking { .. } | Self::Moving | Self::Expired { .. } => None,
+        }
+    }
+
     const fn due(self) -> Option<UnixMillis> {
         match self {
-            Self::Leased { until, .. } | Self::Delayed { until } => Some(until),
+            Self::Leased { until, .. } | Self::Delayed { until } | Self::Exhausted { move_at: until } => {
+                Some(until)
+            }
             Self::Expired { retry_at } => retry_at,
             Self::Acking { .. } | Self::Moving => None,
         }
@@ -74,6 +102,7 @@ impl InvisibleState {
 pub(super) enum PriorState {
     Leased { until: UnixMillis, epoch: Epoch },
     Delayed { until: UnixMillis },
+    Exhausted { move_at: UnixMillis },
     Ready,
 }
 
@@ -92,6 +121,7 @@ impl InvisibleMessages {
             InvisibleState::Leased { .. } => self.leased_count += 1,
             InvisibleState::Delayed { .. } => self.delayed_count += 1,
             InvisibleState::Expired { .. } => self.expired_count += 1,
+            InvisibleState::Exhausted { .. } => drop(self.exhausted.insert(seq)),
             InvisibleState::Acking { .. } | InvisibleState::Moving => {}
         }
         self.messages.insert(seq, message);
@@ -106,6 +136,7 @@ impl InvisibleMessages {
             InvisibleState::Leased { .. } => self.leased_count -= 1,
             InvisibleState::Delayed { .. } => self.delayed_count -= 1,
             InvisibleState::Expired { .. } => self.expired_count -= 1,
+            InvisibleState::Exhausted { .. } => drop(self.exhausted.remove(&seq)),
             InvisibleState::Acking { .. } | InvisibleState::Moving => {}
         }
         Some(message)
@@ -123,12 +154,12 @@ impl InvisibleMessages {
         self.messages.values()
     }
 
-    /// Returns the message whose lease, delay or retry time has passed first, if any has.
+    /// Returns the message whose lease, delay, move or retry is due first, if any is due.
     pub(super) fn due_message(&self, now: UnixMillis) -> Option<Seq> {
         self.due.first().filter(|(due, _)| *due <= now).map(|(_, seq)| *seq)
     }
 
-    /// Returns the earliest end of a lease or delay, or retry time.
+    /// Returns when the next lease, delay, move or retry is due.
     pub(super) fn next_due_at(&self) -> Option<UnixMillis> {
         self.due.first().map(|(due, _)| *due)
     }
@@ -146,6 +177,14 @@ impl InvisibleMessages {
         self.expired_count
     }
 
+    pub(super) fn exhausted_count(&self) -> u64 {
+        self.exhausted.len() as u64
+    }
+
+    pub(super) fn first_exhausted(&self) -> Option<Seq> {
+        self.exhausted.first().copied()
+    }
+
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -156,6 +195,16 @@ impl InvisibleMessages {
             self.messages.iter().filter_map(|(&seq, message)| Some((message.state.due()?, seq))).collect();
         if due != self.due {
             return Err(format!("due is {:?}, expected {due:?} from the messages", self.due));
+        }
+        let is_exhausted =
+            |message: &InvisibleMessage| matches!(message.state, InvisibleState::Exhausted { .. });
+        let exhausted = self.messages.iter().filter(|(_, message)| is_exhausted(message));
+        let exhausted: BTreeSet<Seq> = exhausted.map(|(&seq, _)| seq).collect();
+        if exhausted != self.exhausted {
+            return Err(format!(
+                "exhausted is {:?}, expected {exhausted:?} from the messages",
+                self.exhausted
+            ));
         }
         let count = |is_counted: fn(&InvisibleState) -> bool| {
             self.messages.values().filter(|message| is_counted(&message.state)).count()

@@ -83,9 +83,12 @@ enum PrefetchState {
 /// Ordering state of a key on a FIFO queue.
 #[derive(Debug, Default)]
 pub(super) struct FifoState {
-    delayed: BTreeSet<Seq>,
-    /// The receive that leased the messages in flight; one receive may lease several of a key.
-    pub(super) leased_in: u64,
+    /// Messages in flight, delayed, exhausted or being removed; each blocks the later ones.
+    unfinished: BTreeSet<Seq>,
+    /// The last receive that leased messages of the key; one receive may lease several, in order.
+    leased_in: u64,
+    /// The last message that this receive leased.
+    leased_last: Seq,
 }
 
 #[derive(Debug)]
@@ -117,6 +120,8 @@ pub(super) struct KeyQueue {
     pub(super) prefetch_since: Option<UnixMillis>,
     pub(super) in_flight: u64,
     pub(super) delayed: u64,
+    /// Waiting for the move to the dead-letter queue.
+    pub(super) exhausted: u64,
     /// Being acknowledged or moved.
     pub(super) removing: u64,
     /// Expired, with the delete not yet confirmed.
@@ -152,6 +157,7 @@ impl KeyQueue {
             prefetch_since: None,
             in_flight: 0,
             delayed: 0,
+            exhausted: 0,
             removing: 0,
             expiring: 0,
             delivered: 0,
@@ -240,25 +246,36 @@ impl KeyQueue {
         (self.on_disk == 0 || head <= self.cursor).then_some(head)
     }
 
-    /// Reports whether FIFO order blocks this key: an earlier message is unfinished, unless `receive` leased it.
+    /// Reports whether FIFO order blocks this key: a message before its next one is unfinished, unless `receive` leased
+    /// it. A redelivery waits for earlier messages only, a first delivery for all that were delivered.
     pub(super) fn is_blocked(&self, receive: u64) -> bool {
         let Some(fifo) = &self.fifo else { return false };
-        let has_outstanding = self.outstanding() > 0 && fifo.leased_in != receive;
-        let is_delayed = fifo.delayed.first().zip(self.head()).is_some_and(|(delayed, head)| *delayed < head);
-        has_outstanding || is_delayed
+        // When this receive leased `leased_last`, it had leased all unfinished messages before that one too.
+        let from = if fifo.leased_in == receive { Seq(fifo.leased_last.0 + 1) } else { Seq(0) };
+        // Without a next message in memory, it is one of those after the cursor.
+        let next = self.head().unwrap_or(Seq(self.cursor.0 + 1));
+        from < next && fifo.unfinished.range(from..next).next().is_some()
     }
 
-    pub(super) fn add_delayed(&mut self, seq: Seq) {
-        self.delayed += 1;
+    /// Records on a FIFO queue that a message became unfinished.
+    pub(super) fn add_unfinished(&mut self, seq: Seq) {
         if let Some(fifo) = &mut self.fifo {
-            fifo.delayed.insert(seq);
+            fifo.unfinished.insert(seq);
         }
     }
 
-    pub(super) fn remove_delayed(&mut self, seq: Seq) {
-        self.delayed -= 1;
+    /// Records on a FIFO queue that a message is ready or gone.
+    pub(super) fn remove_unfinished(&mut self, seq: Seq) {
         if let Some(fifo) = &mut self.fifo {
-            fifo.delayed.remove(&seq);
+            fifo.unfinished.remove(&seq);
+        }
+    }
+
+    /// Records on a FIFO queue that `receive` leases a message.
+    pub(super) fn record_lease(&mut self, receive: u64, seq: Seq) {
+        if let Some(fifo) = &mut self.fifo {
+            fifo.leased_in = receive;
+            fifo.leased_last = seq;
         }
     }
 
@@ -365,10 +382,11 @@ impl KeyQueue {
         self.indexed_since = None;
         self.in_flight = 0;
         self.delayed = 0;
+        self.exhausted = 0;
         self.removing = 0;
         self.expiring = 0;
         if let Some(fifo) = &mut self.fifo {
-            fifo.delayed.clear();
+            fifo.unfinished.clear();
         }
     }
 
@@ -414,7 +432,8 @@ impl KeyQueue {
 
     /// Reports whether the key has no message in any state.
     pub(super) fn is_idle(&self) -> bool {
-        self.pending() == 0 && self.outstanding() == 0 && self.delayed == 0 && self.expiring == 0
+        let invisible = self.outstanding() + self.delayed + self.exhausted + self.expiring;
+        self.pending() == 0 && invisible == 0
     }
 
     /// Returns the number of the key's messages before this one; `None` if it is not in memory.

@@ -6,6 +6,10 @@
 //! There are three ways to give a delivery back: [`abandon`](QueueState::abandon) (retry, defer or dead-letter),
 //! [`release`](QueueState::release) (the consumer returns it unprocessed; no attempt is counted) and
 //! [`release_undelivered`](QueueState::release_undelivered) (it never reached a consumer; no attempt is counted).
+//!
+//! A receipt outlives its lease: until the message is delivered again, it still deletes the message or leases it again.
+//! On a FIFO queue it ends with the lease. For a late delete to win against the dead-letter queue, a message whose last
+//! allowed lease ended is moved by the next receive, or [`DEAD_LETTER_DELAY`] later.
 
 use core::time::Duration;
 
@@ -18,10 +22,13 @@ use crate::id::{Epoch, KeyId, Seq};
 use crate::message::MessageMeta;
 use crate::receipt::DeliveryId;
 use crate::rejection::Rejection;
+use crate::settings::{CostMode, DeliveryOrder};
 use crate::time::UnixMillis;
 
 /// A failed move or delete is repeated after this time.
 const REMOVAL_RETRY: Duration = Duration::from_secs(1);
+/// Time after the last lease's end at which a message moves to the dead-letter queue if nobody receives meanwhile.
+pub const DEAD_LETTER_DELAY: Duration = Duration::from_secs(60);
 
 /// Delivery state of a message, as the store records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,47 +54,43 @@ pub enum Disposition {
     Expired { key: KeyId, meta: MessageMeta },
 }
 
+/// State of a receipt's delivery; the message was not delivered again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DeliveryState {
+    Leased,
+    /// The lease ended, or the consumer gave the delivery back.
+    Ended(MessageMeta),
+}
+
 impl QueueState {
     /// Starts an acknowledgement: [`confirm_removal`](Self::confirm_removal) or
     /// [`revert_removal`](Self::revert_removal) must follow.
     ///
     /// A receipt stays valid until the message is delivered again, even after its lease ended.
     pub fn ack(&mut self, delivery: DeliveryId) -> Result<MessageMeta, Rejection> {
-        let Some(index) = self.schedule.keys.find(delivery.key) else { return Err(Rejection::MessageGone) };
-        if let Some(message) = self.invisible.get(delivery.seq) {
-            let is_last = message.entry.deliveries.number() == delivery.attempt;
-            let prior = match message.state {
-                InvisibleState::Leased { until, epoch } if message.matches(delivery, epoch) => {
-                    PriorState::Leased { until, epoch }
-                }
-                InvisibleState::Delayed { until } if is_last => PriorState::Delayed { until },
-                InvisibleState::Leased { .. } | InvisibleState::Delayed { .. } => {
-                    return Err(Rejection::StaleReceipt);
-                }
-                // The removal is not confirmed yet.
-                InvisibleState::Acking { .. } | InvisibleState::Moving => return Err(Rejection::Busy),
-                InvisibleState::Expired { .. } => return Err(Rejection::MessageGone),
-            };
-            let InvisibleMessage { index, mut entry, .. } =
-                self.reveal(delivery.seq).ok_or(Rejection::MessageGone)?;
-            self.settle_time(index, &mut entry);
-            let meta = entry.meta;
-            self.hide(index, entry, InvisibleState::Acking { prior });
-            return Ok(meta);
+        if let DeliveryState::Ended(_) = self.find_delivery(delivery)? {
+            self.check_late_receipt()?;
         }
-        let is_last = |entry: &MessageEntry| {
-            entry.deliveries.number() == delivery.attempt && delivery.epoch == self.epoch
-        };
-        let queue = self.schedule.key(index);
-        if !queue.redelivery(delivery.seq).is_some_and(is_last) {
-            let is_ready = queue.holds(delivery.seq);
-            return Err(if is_ready { Rejection::StaleReceipt } else { Rejection::MessageGone });
-        }
-        let entry = self.schedule.take_redelivery(index, delivery.seq).ok_or(Rejection::MessageGone)?;
+        let (index, mut entry, prior) = self.take_delivered(delivery).ok_or(Rejection::MessageGone)?;
+        self.settle_time(index, &mut entry);
         let meta = entry.meta;
-        self.hide(index, entry, InvisibleState::Acking { prior: PriorState::Ready });
-        self.update_schedule(index);
+        self.hide(index, entry, InvisibleState::Acking { prior });
+        if prior == PriorState::Ready {
+            self.update_schedule(index);
+        }
         Ok(meta)
+    }
+
+    /// Takes out the message of a delivery that [`find_delivery`](Self::find_delivery) found.
+    fn take_delivered(&mut self, delivery: DeliveryId) -> Option<(Key, MessageEntry, PriorState)> {
+        if let Some(message) = self.invisible.get(delivery.seq) {
+            let prior = message.state.prior()?;
+            let InvisibleMessage { index, entry, .. } = self.reveal(delivery.seq)?;
+            return Some((index, entry, prior));
+        }
+        let index = self.schedule.keys.find(delivery.key)?;
+        let entry = self.schedule.take_redelivery(index, delivery.seq)?;
+        Some((index, entry, PriorState::Ready))
     }
 
     /// Drops a message whose delete or move is stored.
@@ -118,13 +121,22 @@ impl QueueState {
             InvisibleState::Expired { .. } => {
                 self.hide(index, entry, InvisibleState::Expired { retry_at: Some(retry_at) });
             }
+            InvisibleState::Acking { prior: PriorState::Exhausted { move_at } } => {
+                self.hide(index, entry, InvisibleState::Exhausted { move_at });
+            }
             InvisibleState::Acking { prior: PriorState::Ready } => self.requeue(index, entry),
-            InvisibleState::Leased { .. } | InvisibleState::Delayed { .. } => self.hide(index, entry, state),
+            InvisibleState::Leased { .. }
+            | InvisibleState::Delayed { .. }
+            | InvisibleState::Exhausted { .. } => {
+                self.hide(index, entry, state);
+            }
         }
         self.recheck(index);
     }
 
     /// Extends or shortens a lease, to end `lease` from now.
+    ///
+    /// A message whose lease ended is leased again, which counts no attempt and takes no token of a rate limit.
     pub fn extend(
         &mut self,
         now: UnixMillis,
@@ -132,15 +144,51 @@ impl QueueState {
         lease: Duration,
     ) -> Result<(RedeliveryRecord, UnixMillis), Rejection> {
         self.now = now;
-        self.find_leased(delivery)?;
-        let InvisibleMessage { index, entry, .. } =
-            self.reveal(delivery.seq).ok_or(Rejection::NotInFlight)?;
+        let state = self.find_delivery(delivery)?;
+        if let DeliveryState::Ended(meta) = state {
+            self.check_late_receipt()?;
+            self.check_new_lease(delivery.key, &meta)?;
+        }
+        let (index, mut entry, _) = self.take_delivered(delivery).ok_or(Rejection::NotInFlight)?;
+        let is_leased_again = state != DeliveryState::Leased;
+        if is_leased_again && self.limits.cost_mode == CostMode::Time {
+            entry.leased_at = now;
+            entry.charged = self.schedule.charge(index, &entry.meta, CostMode::Time);
+            self.schedule.drr.consume_deficit(index, entry.charged);
+        }
         let until = now + lease;
         // The delivery keeps the epoch in its receipt, even if an earlier owner made it.
         let epoch = delivery.epoch;
         let record = RedeliveryRecord { epoch, ..self.redelivery_record(index, &entry, None) };
         self.hide(index, entry, InvisibleState::Leased { until, epoch });
+        if is_leased_again {
+            self.update_schedule(index);
+        }
         Ok((record, until))
+    }
+
+    /// Rejects a receipt whose lease has ended on a FIFO queue.
+    fn check_late_receipt(&self) -> Result<(), Rejection> {
+        match self.schedule.order {
+            DeliveryOrder::Fair => Ok(()),
+            DeliveryOrder::Fifo => Err(Rejection::NotInFlight),
+        }
+    }
+
+    /// Rejects another lease if the message has expired, or if the queue, key or tenant has too many in flight.
+    fn check_new_lease(&self, key: KeyId, meta: &MessageMeta) -> Result<(), Rejection> {
+        if self.is_expired(meta) {
+            return Err(Rejection::MessageGone);
+        }
+        let max = self.limits.in_flight_max;
+        if self.invisible.leased_count() >= max {
+            return Err(Rejection::TooManyInFlight { max });
+        }
+        let index = self.schedule.keys.find(key);
+        match index.and_then(|index| self.schedule.reached_concurrency(index)) {
+            Some(max) => Err(Rejection::TooManyInFlight { max: u64::from(max) }),
+            None => Ok(()),
+        }
     }
 
     /// Releases a delivery that its consumer returns unprocessed: no attempt is counted, and its charge is refunded.
@@ -166,8 +214,11 @@ impl QueueState {
     /// Takes back the attempt and the charge of a delivery.
     pub(super) fn refund_delivery(&mut self, message: &mut InvisibleMessage) {
         let deliveries = &mut message.entry.deliveries;
-        deliveries.attempts = deliveries.attempts.saturating_sub(1);
-        deliveries.released = deliveries.released.saturating_add(1);
+        // A delivery that was released and leased again has no attempt left to take back.
+        if let Some(attempts) = deliveries.attempts.checked_sub(1) {
+            deliveries.attempts = attempts;
+            deliveries.released = deliveries.released.saturating_add(1);
+        }
         self.schedule.refund(message.index, &mut message.entry);
     }
 
@@ -175,14 +226,50 @@ impl QueueState {
     pub fn expire_leases(&mut self, now: UnixMillis, max: usize) -> Vec<Disposition> {
         self.now = now;
         self.schedule.on_timer(now);
-        let mut ended = Vec::new();
-        while ended.len() < max {
-            let Some(seq) = self.invisible.due_message(now) else { break };
+        let mut ended = self.end_due(max);
+        self.expire_some(max, &mut ended);
+        ended
+    }
+
+    /// Prepares a receive: ends leases and delays that are due, and starts to move exhausted messages to the dead-letter
+    /// queue, at most `max` of each.
+    pub fn prepare_receive(&mut self, now: UnixMillis, max: usize) -> Vec<Disposition> {
+        self.now = now;
+        let mut ended = self.end_due(max);
+        for _ in 0..max {
+            let Some(seq) = self.invisible.first_exhausted() else { break };
             let Some(message) = self.reveal(seq) else { break };
             ended.push(self.requeue_or_dead_letter(message, Duration::ZERO));
         }
-        self.expire_some(max, &mut ended);
         ended
+    }
+
+    fn end_due(&mut self, max: usize) -> Vec<Disposition> {
+        let mut ended = Vec::new();
+        for _ in 0..max {
+            let Some(seq) = self.invisible.due_message(self.now) else { break };
+            let Some(message) = self.reveal(seq) else { break };
+            match message.state {
+                InvisibleState::Leased { until, .. } if self.is_exhausted(&message.entry) => {
+                    self.exhaust(message, until);
+                }
+                _ => ended.push(self.requeue_or_dead_letter(message, Duration::ZERO)),
+            }
+        }
+        ended
+    }
+
+    /// Reports whether a message must move to the dead-letter queue instead of being delivered again.
+    fn is_exhausted(&self, entry: &MessageEntry) -> bool {
+        let has_attempts_left = |max| entry.deliveries.attempts < max;
+        !self.is_expired(&entry.meta) && !self.limits.attempts_max.is_none_or(has_attempts_left)
+    }
+
+    fn exhaust(&mut self, message: InvisibleMessage, lease_ended: UnixMillis) {
+        let InvisibleMessage { index, mut entry, .. } = message;
+        self.settle_time(index, &mut entry);
+        self.hide(index, entry, InvisibleState::Exhausted { move_at: lease_ended + DEAD_LETTER_DELAY });
+        self.recheck(index);
     }
 
     /// Returns when to call [`expire_leases`](Self::expire_leases) next.
@@ -192,19 +279,37 @@ impl QueueState {
     }
 
     pub(super) fn find_leased(&self, delivery: DeliveryId) -> Result<(), Rejection> {
-        match self.invisible.get(delivery.seq).map(|message| (message, message.state)) {
-            Some((message, InvisibleState::Leased { epoch, .. })) if message.matches(delivery, epoch) => {
-                Ok(())
-            }
-            Some((_, InvisibleState::Leased { .. })) => Err(Rejection::StaleReceipt),
-            Some((_, InvisibleState::Delayed { .. })) => Err(Rejection::NotInFlight),
-            Some((_, InvisibleState::Acking { .. } | InvisibleState::Moving)) => Err(Rejection::Busy),
-            Some((_, InvisibleState::Expired { .. })) => Err(Rejection::MessageGone),
-            None => {
-                let queue = self.schedule.keys.find(delivery.key).map(|index| self.schedule.key(index));
-                let is_ready = queue.is_some_and(|queue| queue.holds(delivery.seq));
-                Err(if is_ready { Rejection::NotInFlight } else { Rejection::MessageGone })
-            }
+        match self.find_delivery(delivery)? {
+            DeliveryState::Leased => Ok(()),
+            DeliveryState::Ended(_) => Err(Rejection::NotInFlight),
+        }
+    }
+
+    /// Finds the message of a receipt, unless it was delivered again later.
+    fn find_delivery(&self, delivery: DeliveryId) -> Result<DeliveryState, Rejection> {
+        let ended = |entry: &MessageEntry| {
+            let is_last = entry.deliveries.number() == delivery.attempt;
+            if is_last { Ok(DeliveryState::Ended(entry.meta)) } else { Err(Rejection::StaleReceipt) }
+        };
+        if let Some(message) = self.invisible.get(delivery.seq) {
+            return match message.state {
+                InvisibleState::Leased { epoch, .. } if message.matches(delivery, epoch) => {
+                    Ok(DeliveryState::Leased)
+                }
+                InvisibleState::Leased { .. } => Err(Rejection::StaleReceipt),
+                InvisibleState::Delayed { .. } | InvisibleState::Exhausted { .. } => ended(&message.entry),
+                // The removal is not confirmed yet.
+                InvisibleState::Acking { .. } | InvisibleState::Moving => Err(Rejection::Busy),
+                InvisibleState::Expired { .. } => Err(Rejection::MessageGone),
+            };
+        }
+        let index = self.schedule.keys.find(delivery.key).ok_or(Rejection::MessageGone)?;
+        let queue = self.schedule.key(index);
+        match queue.redelivery(delivery.seq) {
+            Some(entry) => ended(entry),
+            // A crash lost the record of the delivery.
+            None if queue.holds(delivery.seq) => Err(Rejection::StaleReceipt),
+            None => Err(Rejection::MessageGone),
         }
     }
 
@@ -230,7 +335,7 @@ impl QueueState {
             self.recheck(index);
             return Disposition::Expired { key, meta };
         }
-        if self.limits.attempts_max.is_some_and(|max| attempts >= max) {
+        if self.is_exhausted(&entry) {
             let key = self.schedule.key(index).key;
             let meta = entry.meta;
             self.hide(index, entry, InvisibleState::Moving);

@@ -137,10 +137,15 @@ impl TokenBucket {
 }
 
 impl Limiter {
+    /// Returns the concurrency limit if it is reached with `outstanding` messages under way.
+    fn reached(&self, outstanding: u64) -> Option<u32> {
+        self.concurrency_max.map(NonZeroU32::get).filter(|max| outstanding >= u64::from(*max))
+    }
+
     /// Returns why a delivery is not allowed now, with `outstanding` messages under way.
     fn throttle(&self, now: UnixMillis, outstanding: u64) -> Option<ThrottleReason> {
-        if let Some(max) = self.concurrency_max.filter(|max| outstanding >= u64::from(max.get())) {
-            return Some(ThrottleReason::Concurrency { max: max.get() });
+        if let Some(max) = self.reached(outstanding) {
+            return Some(ThrottleReason::Concurrency { max });
         }
         let until = self.bucket.map(TokenBucket::next).filter(|next| now < *next)?;
         Some(ThrottleReason::Rate { until })
@@ -338,6 +343,16 @@ impl Schedule {
         own.or_else(|| {
             let reason = queue.limiters.tenant.and_then(|limiter| self.tenant_throttle(limiter, now))?;
             Some(Throttle { scope: ThrottleScope::Tenant, reason })
+        })
+    }
+
+    /// Returns the concurrency limit that the key or its tenant has reached, if any.
+    pub(super) fn reached_concurrency(&self, index: Key) -> Option<u32> {
+        let queue = self.key(index);
+        let own = queue.limiters.own.and_then(|own| self.limiters.get(own)?.reached(queue.outstanding()));
+        own.or_else(|| {
+            let tenant = self.limiters.get(queue.limiters.tenant?)?;
+            tenant.reached(tenant.tenant_outstanding)
         })
     }
 

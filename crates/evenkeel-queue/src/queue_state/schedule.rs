@@ -186,6 +186,14 @@ impl Schedule {
         self.keys.get(self.drr.next_key()?.key)
     }
 
+    /// Returns the key whose message a receive leases next. On a FIFO queue that is the key of the `last` one while it has
+    /// more, so that the messages of a group are delivered together; its debt then lets the other keys go first.
+    pub(super) fn next_to_lease(&self, last: Option<Key>, now: UnixMillis) -> Option<Key> {
+        let has_more = |index: &Key| self.key(*index).is_ready() && self.throttle(*index, now).is_none();
+        let same = last.filter(|_| self.order == DeliveryOrder::Fifo).filter(has_more);
+        same.or_else(|| Some(self.drr.next_key()?.key))
+    }
+
     /// Updates the key's scheduling state: active, parked (throttled or prefetching) or idle.
     pub(super) fn update(&mut self, index: Key, now: UnixMillis) {
         self.request_prefetch(index, now);

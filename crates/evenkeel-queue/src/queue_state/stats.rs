@@ -19,7 +19,7 @@ use crate::time::{TimeUntil, UnixMillis};
 /// Contents of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueTotals {
-    /// Ready messages.
+    /// Ready and exhausted messages.
     pub pending: u64,
     pub in_flight: u64,
     pub delayed: u64,
@@ -27,7 +27,7 @@ pub struct QueueTotals {
     pub bytes: u64,
     /// Messages deleted so far by TTL or retention.
     pub expired: u64,
-    /// Ready and delayed messages with a TTL; messages being written count in any case.
+    /// Messages with a TTL that are neither in flight nor being removed; messages being written count in any case.
     pub with_ttl: u64,
 }
 
@@ -103,6 +103,13 @@ pub enum Explanation {
         until: UnixMillis,
         expires_at: Option<UnixMillis>,
     },
+    /// Its last allowed delivery ended; the next receive moves it to the dead-letter queue.
+    Exhausted {
+        attempts: u32,
+        /// Time of the move if nobody receives before.
+        move_at: UnixMillis,
+        expires_at: Option<UnixMillis>,
+    },
     /// Its delete, or its move to another queue, is being stored.
     Leaving,
     Waiting {
@@ -126,6 +133,7 @@ impl Explanation {
         match self {
             Self::InFlight { expires_at, .. }
             | Self::Delayed { expires_at, .. }
+            | Self::Exhausted { expires_at, .. }
             | Self::Waiting { expires_at, .. } => *expires_at,
             Self::Leaving | Self::Unknown => None,
         }
@@ -157,6 +165,11 @@ impl fmt::Display for ExplanationDisplay<'_> {
             }
             Explanation::Delayed { attempts, until, .. } => {
                 write!(f, "delayed: delivered {}, next delivery {}", Times(attempts), in_time(until))?;
+            }
+            Explanation::Exhausted { attempts, move_at, .. } => {
+                let times = Times(attempts);
+                write!(f, "exhausted: delivered {times}, moves to the dead-letter queue ")?;
+                write!(f, "at the next receive or {}", in_time(move_at))?;
             }
             Explanation::Leaving => f.write_str("being removed: the write is not confirmed yet")?,
             Explanation::Waiting { before, throttled: Some(throttle), .. } => {
@@ -216,7 +229,7 @@ impl fmt::Display for Turn {
 impl QueueState {
     pub fn totals(&self) -> QueueTotals {
         QueueTotals {
-            pending: self.schedule.pending,
+            pending: self.schedule.pending + self.invisible.exhausted_count(),
             in_flight: self.invisible.leased_count(),
             delayed: self.invisible.delayed_count(),
             bytes: self.bytes,
@@ -231,7 +244,7 @@ impl QueueState {
         keys.map(|(index, queue)| KeyStats {
             name: queue.name.clone(),
             weight: queue.weight,
-            pending: queue.pending(),
+            pending: queue.pending() + queue.exhausted,
             in_flight: queue.in_flight,
             delayed: queue.delayed,
             oldest_sent_at: queue.ready().map(|entry| entry.meta.sent_at).next(),
@@ -297,6 +310,9 @@ impl QueueState {
                     Explanation::InFlight { attempt: attempts, until, expires_at }
                 }
                 InvisibleState::Delayed { until } => Explanation::Delayed { attempts, until, expires_at },
+                InvisibleState::Exhausted { move_at } => {
+                    Explanation::Exhausted { attempts, move_at, expires_at }
+                }
                 InvisibleState::Acking { .. } | InvisibleState::Moving | InvisibleState::Expired { .. } => {
                     Explanation::Leaving
                 }
@@ -337,5 +353,8 @@ mod tests {
         let delayed = Explanation::Delayed { attempts: 0, until, expires_at: Some(until) };
         let text = "delayed: first delivery in 29 s (19:37:56 UTC); expires in 29 s (19:37:56 UTC)";
         assert_eq!(described(delayed), text);
+        let exhausted = Explanation::Exhausted { attempts: 2, move_at: until, expires_at: None };
+        let text = "exhausted: delivered twice, moves to the dead-letter queue at the next receive or in 29 s (19:37:56 UTC)";
+        assert_eq!(described(exhausted), text);
     }
 }

@@ -146,14 +146,15 @@ impl Queues {
             Ok((store.read_keys(id, listen_from)?, store.read_delivery_states(id, listen_from)?))
         };
         let (keys, messages) = self.blocking(read).await?;
-        let state = QueueState::new(epoch, &descriptor.settings, secret).map_err(OpenError::Settings)?;
+        let settings = descriptor.settings.in_queue(id);
+        let state = QueueState::new(epoch, &settings, secret).map_err(OpenError::Settings)?;
         let state = restore_state(state, clock.now(), &keys, messages)?;
         let unused_keys = keys.iter().filter(|stored| stored.count == 0 && stored.rule.is_empty());
         let stopped = ActorStopped { queue: id, epoch };
         let actor = QueueActor {
             queue: id,
             epoch,
-            settings: Arc::new(descriptor.settings.clone()),
+            settings: Arc::new(settings),
             store: self.store.clone(),
             known: self.known.clone(),
             clock,

@@ -184,6 +184,8 @@ impl Store for MemoryStore {
             Some(purged) => {
                 purged.messages.clear();
                 purged.states.clear();
+                purged.dedup.clear();
+                purged.dedup_by_age.clear();
                 Ok(below)
             }
             None => Err(StoreError::NoQueue),

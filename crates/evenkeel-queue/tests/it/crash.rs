@@ -1,25 +1,31 @@
 //! A process that is killed repeatedly under load, and a ledger outside of it.
 //!
 //! The process prints a line for each event: `S` once a send is confirmed, `D` when a consumer receives a message, `A`
-//! once an acknowledgement is confirmed, `R` for a rejected send, `F` for a fatal error. The ledger checks after all
-//! kills: every sent message was delivered at least once, none was delivered after its confirmed acknowledgement, and a
-//! key's first deliveries to one consumer are in the order they were sent.
+//! once an acknowledgement is confirmed, `R` for a rejected send, `F` for a fatal error. Messages that no consumer
+//! acknowledges in time move to a dead-letter queue, which is consumed too, while late acknowledgements compete with the
+//! moves. The ledger checks after all kills: every sent message was delivered at least once, none was delivered after its
+//! confirmed acknowledgement from either queue, and a key's first deliveries to one consumer are in the order they were
+//! sent.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evenkeel_queue::queue::ReceiveOptions;
+use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore, FatalHandler};
-use evenkeel_queue::{Durability, Namespace, NewMessage, Queue, QueueSettings, Queues};
+use evenkeel_queue::{Delivery, Durability, Namespace, NewMessage, Queue, QueueSettings, Queues};
 
 pub(crate) const ROUNDS: u64 = 20;
 const DIR: &str = "EVENKEEL_CRASH_DIR";
 const ROUND: &str = "EVENKEEL_CRASH_ROUND";
+const LEASE: Duration = Duration::from_millis(400);
+/// Deliveries before a message moves to the dead-letter queue.
+const ATTEMPTS_MAX: u32 = 2;
 /// Makes the queue answer before it syncs.
 pub(crate) const UNSYNCED: &str = "EVENKEEL_CRASH_UNSYNCED";
 /// Exit code of the process after a failed fsync.
@@ -179,8 +185,12 @@ fn the_process_that_is_killed() {
         let queues = Queues::open(Arc::new(store), 10).await.unwrap();
         let durability =
             if std::env::var_os(UNSYNCED).is_some() { Durability::Os } else { Durability::Fsync };
-        let settings = QueueSettings { lease_ms: 400, durability, ..QueueSettings::default() };
-        let queue = queues.create(Namespace::Shared, "jobs", settings, String::new()).await.unwrap().queue();
+        let settings =
+            QueueSettings { lease_ms: LEASE.as_millis() as u64, durability, ..QueueSettings::default() };
+        let create = |name, settings| queues.create(Namespace::Shared, name, settings, String::new());
+        let dead = create("dead", settings.clone()).await.unwrap().queue();
+        let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: ATTEMPTS_MAX });
+        let queue = create("jobs", QueueSettings { redrive, ..settings }).await.unwrap().queue();
         let mut tasks = Vec::new();
         if round != LAST {
             for producer in 0..4 {
@@ -188,8 +198,9 @@ fn the_process_that_is_killed() {
             }
         }
         for consumer in 0..3 {
-            tasks.push(tokio::spawn(consume(queue.clone(), consumer, round == LAST)));
+            tasks.push(tokio::spawn(consume([queue.clone(), dead.clone()], consumer, round == LAST)));
         }
+        tasks.push(tokio::spawn(consume([dead, queue], 3, round == LAST)));
         for task in tasks {
             task.await.unwrap();
         }
@@ -219,36 +230,49 @@ async fn produce(queue: Queue, round: String, producer: u32) {
     }
 }
 
-async fn consume(queue: Queue, consumer: u32, until_empty: bool) {
+/// Consumes the first queue; with `until_empty`, until both are empty.
+async fn consume([queue, other]: [Queue; 2], consumer: u32, until_empty: bool) {
+    let mut late = VecDeque::new();
     loop {
         let options = ReceiveOptions { max: 5, lease: None, wait: Duration::from_millis(100) };
         // Errors of the disk are reported by the producers.
         let received = queue.receive(options).await.unwrap_or_default();
-        let totals = queue.totals();
-        if until_empty && received.is_empty() && totals.pending + totals.in_flight + totals.delayed == 0 {
+        let is_empty = |queue: &Queue| {
+            let totals = queue.totals();
+            totals.pending + totals.in_flight + totals.delayed == 0
+        };
+        if until_empty && received.is_empty() && is_empty(&queue) && is_empty(&other) {
             return;
         }
-        let body = |delivery: &evenkeel_queue::Delivery| {
-            String::from_utf8_lossy(&delivery.payload.body).into_owned()
-        };
         for delivery in &received {
-            print_lines(&format!(
-                "D {} {} {:x} {consumer}\n",
-                body(delivery),
-                delivery.attempt,
-                delivery.id.seq.0
-            ));
+            // The first delivery from the dead-letter queue is not the message's first.
+            let attempt = delivery.attempt + if delivery.from.is_some() { ATTEMPTS_MAX } else { 0 };
+            let seq = delivery.id.seq.0;
+            print_lines(&format!("D {} {attempt} {seq:x} {consumer}\n", body_of(delivery)));
         }
-        // One in seven is not acknowledged and is redelivered.
-        let done: Vec<_> =
-            received.iter().filter(|delivery| until_empty || delivery.id.seq.0 % 7 != 0).collect();
+        let is_dead = |delivery: &Delivery| delivery.from.is_some();
+        // One in seven is not acknowledged in time; the last allowed delivery of half of those is acknowledged late.
+        let (mut done, missed): (Vec<Delivery>, Vec<Delivery>) = received
+            .into_iter()
+            .partition(|delivery| until_empty || is_dead(delivery) || delivery.id.seq.0 % 7 != 0);
+        let is_late =
+            |delivery: &Delivery| delivery.attempt == ATTEMPTS_MAX && delivery.id.seq.0.is_multiple_of(2);
+        late.extend(missed.into_iter().filter(is_late).map(|delivery| (Instant::now(), delivery)));
+        let is_over = |(at, _): &mut (Instant, Delivery)| at.elapsed() > LEASE;
+        while let Some((_, delivery)) = late.pop_front_if(is_over) {
+            done.push(delivery);
+        }
         let receipts: Vec<_> = done.iter().map(|delivery| delivery.receipt.clone()).collect();
         for (delivery, answer) in done.iter().zip(queue.ack(&receipts).await) {
             if answer.is_ok() {
-                print_lines(&format!("A {}\n", body(delivery)));
+                print_lines(&format!("A {}\n", body_of(delivery)));
             }
         }
     }
+}
+
+fn body_of(delivery: &Delivery) -> String {
+    String::from_utf8_lossy(&delivery.payload.body).into_owned()
 }
 
 /// Prints in one write, so that a line is complete or missing.

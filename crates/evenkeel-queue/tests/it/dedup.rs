@@ -83,6 +83,31 @@ async fn deduplication_ids_survive_a_restart() {
     assert_eq!(queue.totals().pending, 1);
 }
 
+#[tokio::test]
+async fn a_purge_forgets_deduplication_ids() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let first = queue.enqueue(vec![named("a", "one")]).await.unwrap();
+        queue.purge().await.unwrap();
+        let second = queue.enqueue(vec![named("a", "two")]).await.unwrap();
+        assert_ne!(first, second, "a message sent after the purge was taken for a duplicate");
+        assert_eq!(queue.enqueue(vec![named("a", "three")]).await.unwrap(), second);
+        assert_eq!(receive_now(&queue, 10).await.iter().map(body).collect::<Vec<_>>(), ["two"]);
+    }
+}
+
+#[tokio::test]
+async fn a_purge_forgets_deduplication_ids_across_a_restart() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    let first = queue.enqueue(vec![named("a", "one")]).await.unwrap();
+    queue.purge().await.unwrap();
+    let rig = rig.restart().await;
+    let queue = rig.queues.get(Namespace::Shared, "jobs").unwrap();
+    assert_ne!(queue.enqueue(vec![named("a", "two")]).await.unwrap(), first);
+    assert_eq!(queue.totals().pending, 1);
+}
+
 fn named(name: &str, body: &'static str) -> NewMessage {
     NewMessage { dedup: Some(DedupId::new("", name)), ..NewMessage::new(body) }
 }

@@ -1,7 +1,10 @@
 //! Random histories of the queue state, compared with a simple model.
 
+mod expiry;
+mod late;
+mod rules;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +12,7 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_queue::message::{AppendedMessage, MessageMeta, Payload};
 use evenkeel_queue::queue_state::{AbandonMode, Disposition, PrefetchRequest, QueueState};
 use evenkeel_queue::receipt::DeliveryId;
-use evenkeel_queue::rule::{KeyRule, Rate};
+use evenkeel_queue::rule::KeyRule;
 use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::{DeliveryOrder, Epoch, KeyId, QueueId, QueueSettings, Seq, UnixMillis};
 use proptest::prelude::*;
@@ -40,9 +43,17 @@ enum Step {
         which: usize,
         delay: u64,
     },
-    Extend(usize),
+    Extend {
+        which: usize,
+        lease: u64,
+    },
     Release(usize),
     AckStale(usize),
+    /// Uses the last receipt of a message that is not in flight.
+    AckLate(usize),
+    ExtendLate(usize),
+    /// Uses a receipt of a message that was delivered again later.
+    UseOutdated(usize),
     Read,
     ApplyReads,
     AdvanceTime(u64),
@@ -73,9 +84,12 @@ fn step() -> impl Strategy<Value = Step> {
         4 => any::<usize>().prop_map(Step::Ack),
         1 => any::<usize>().prop_map(Step::FailAck),
         2 => (any::<usize>(), 0..200_u64).prop_map(|(which, delay)| Step::Nack { which, delay }),
-        1 => any::<usize>().prop_map(Step::Extend),
+        1 => (any::<usize>(), 0..1_000_u64).prop_map(|(which, lease)| Step::Extend { which, lease }),
         1 => any::<usize>().prop_map(Step::Release),
         1 => any::<usize>().prop_map(Step::AckStale),
+        1 => any::<usize>().prop_map(Step::AckLate),
+        2 => any::<usize>().prop_map(Step::ExtendLate),
+        1 => any::<usize>().prop_map(Step::UseOutdated),
         2 => Just(Step::Read),
         4 => Just(Step::ApplyReads),
         2 => (1..150_u64).prop_map(Step::AdvanceTime),
@@ -101,6 +115,16 @@ struct Model {
     /// Reads of the store whose results were not applied yet.
     found: Vec<(PrefetchRequest, Vec<(MessageMeta, Payload)>)>,
     in_flight: Vec<DeliveryId>,
+    /// End of the lease and attempts of the messages in flight.
+    leases: BTreeMap<Seq, (u64, u32)>,
+    /// Last deliveries of messages that are not in flight.
+    ended: BTreeMap<Seq, DeliveryId>,
+    /// Exhausted messages, with the time at which they move to the dead-letter queue.
+    exhausted: BTreeMap<Seq, u64>,
+    /// Deliveries of messages that were delivered again later.
+    outdated: Vec<DeliveryId>,
+    /// Moves to the dead-letter queue; every third fails.
+    moves: u32,
     /// Receipts that are no longer valid.
     stale: Vec<DeliveryId>,
     dead: BTreeSet<u64>,
@@ -128,6 +152,11 @@ impl Model {
             unappended: VecDeque::new(),
             found: Vec::new(),
             in_flight: Vec::new(),
+            leases: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            exhausted: BTreeMap::new(),
+            outdated: Vec::new(),
+            moves: 0,
             stale: Vec::new(),
             dead: BTreeSet::new(),
             expiring: BTreeSet::new(),
@@ -158,24 +187,25 @@ impl Model {
                 }
             }
             Step::Nack { which, delay } => self.with_delivery(which, |model, delivery| {
-                let ended = model
-                    .state
-                    .abandon(
-                        UnixMillis(model.now),
-                        delivery,
-                        AbandonMode::Retry(Duration::from_millis(delay)),
-                    )
-                    .unwrap();
+                let mode = AbandonMode::Retry(Duration::from_millis(delay));
+                let ended = model.state.abandon(UnixMillis(model.now), delivery, mode).unwrap();
+                model.ended.insert(delivery.seq, delivery);
                 model.apply_disposition(ended);
             }),
-            Step::Extend(which) => {
+            Step::Extend { which, lease } => {
                 if let Some(&delivery) = pick(&self.in_flight, which) {
-                    self.state.extend(UnixMillis(self.now), delivery, 10 * LEASE).unwrap();
+                    let lease = Duration::from_millis(lease);
+                    let (_, until) = self.state.extend(UnixMillis(self.now), delivery, lease).unwrap();
+                    self.leases.entry(delivery.seq).and_modify(|held| held.0 = until.0);
                 }
             }
             Step::Release(which) => self.with_delivery(which, |model, delivery| {
                 assert!(model.state.release_undelivered(delivery.seq, delivery.attempt).is_some());
+                model.ended.insert(delivery.seq, delivery);
             }),
+            Step::AckLate(which) => self.ack_late(which),
+            Step::ExtendLate(which) => self.extend_late(which),
+            Step::UseOutdated(which) => self.use_outdated(which),
             Step::AckStale(which) => {
                 if let Some(&delivery) = pick(&self.stale, which) {
                     assert!(
@@ -193,17 +223,30 @@ impl Model {
             Step::FinishDeletes { is_rejected: true } => {
                 self.deleting.drain(..).for_each(|(_, seq)| self.state.revert_removal(seq));
             }
-            Step::Purge => {
-                self.append_stored();
-                self.state.clear(UnixMillis(self.now), Seq(self.seq + 1));
-                self.stored.clear();
-                self.stale.append(&mut self.in_flight);
-                self.dead.clear();
-                self.expiring.clear();
-                self.deleting.clear();
-            }
+            Step::Purge => self.purge(),
         }
         self.check();
+    }
+
+    fn purge(&mut self) {
+        self.append_stored();
+        self.state.clear(UnixMillis(self.now), Seq(self.seq + 1));
+        self.stored.clear();
+        self.stale.append(&mut self.in_flight);
+        self.stale.append(&mut self.outdated);
+        self.stale.extend(core::mem::take(&mut self.ended).into_values());
+        self.leases.clear();
+        self.exhausted.clear();
+        self.dead.clear();
+        self.expiring.clear();
+        self.deleting.clear();
+    }
+
+    /// Drops a message that was removed from the store.
+    fn forget(&mut self, seq: Seq) {
+        self.stored.retain(|(_, stored), _| *stored != seq.0);
+        self.ended.remove(&seq);
+        self.exhausted.remove(&seq);
     }
 
     /// Moves a stored message out of order, if it is ready; every second move fails and is reverted.
@@ -221,7 +264,7 @@ impl Model {
         assert!(!self.state.begin_move(KeyId(key), meta), "{seq} was moved twice");
         if which.is_multiple_of(2) {
             self.state.confirm_removal(meta.seq);
-            self.stored.remove(&(key, seq));
+            self.forget(meta.seq);
         } else {
             self.state.revert_removal(meta.seq);
         }
@@ -252,6 +295,10 @@ impl Model {
     }
 
     fn receive(&mut self, max: usize) {
+        let ended = self.state.prepare_receive(UnixMillis(self.now), usize::MAX);
+        self.record_exhausted();
+        ended.into_iter().for_each(|disposition| self.apply_disposition(disposition));
+        assert_eq!(self.exhausted, BTreeMap::new(), "a receive left exhausted messages");
         let received = self.state.lease_messages(UnixMillis(self.now), max, LEASE).unwrap();
         assert!(received.leased.len() <= max);
         for (key, meta) in received.expired {
@@ -273,6 +320,8 @@ impl Model {
             let attempt = leased.deliveries.number();
             self.check_rules(&leased.name, seq);
             self.check_order(before, key, seq);
+            self.outdated.extend(self.ended.remove(&seq));
+            self.leases.insert(seq, (leased.until.0, leased.deliveries.attempts));
             self.in_flight.push(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt });
         }
     }
@@ -287,45 +336,11 @@ impl Model {
             let is_done = same_batch.contains(&earlier) || self.expiring.contains(&Seq(earlier));
             assert!(is_done, "{seq:?} of {key:?} was delivered before {earlier}");
         }
-        let others = self.in_flight[..before].iter().filter(|delivery| delivery.key == key).count();
-        assert_eq!(others, 0, "{seq:?} was delivered while others of {key:?} are in flight");
-    }
-
-    fn set_rule(&mut self, name: usize, max: u32, rate: u32, burst: u32) {
-        let rate = Rate::new(f64::from(rate), NonZeroU32::new(burst)).ok();
-        let rule = KeyRule { concurrency_max: NonZeroU32::new(max), rate, ..KeyRule::default() };
-        // The tenant's rule has an id that no key uses.
-        let key = KeyId([0, 1, 99][name]);
-        self.state.set_rule(UnixMillis(self.now), key, &LIMITED[name].into(), rule);
-        self.rules.insert(LIMITED[name], (rule, Vec::new()));
-    }
-
-    /// Checks that a delivery is within the limits of its key and tenant.
-    fn check_rules(&mut self, name: &str, seq: Seq) {
-        for (ruled, (rule, delivered)) in &mut self.rules {
-            let is_ruled = |key: u32| format!("tenant{}/{key}", key % 2).starts_with(ruled);
-            if !name.starts_with(ruled) {
-                continue;
-            }
-            let in_flight = self.in_flight.iter().filter(|held| is_ruled(held.key.0)).count() as u32;
-            let max = rule.concurrency_max.map_or(u32::MAX, NonZeroU32::get);
-            assert!(
-                in_flight < max,
-                "{seq:?} was delivered with {in_flight} of {ruled} in flight, {max} allowed"
-            );
-            delivered.push(self.now);
-            let Some(rate) = rule.rate else { continue };
-            for (at, since) in delivered.iter().enumerate() {
-                let count = (delivered.len() - at) as f64;
-                let allowed =
-                    (self.now - since) as f64 / 1_000.0 * rate.per_second() + f64::from(rate.burst().get());
-                assert!(
-                    count <= allowed + 1e-6,
-                    "{ruled} had {count} deliveries in {} ms, {rate:?}",
-                    self.now - since
-                );
-            }
-        }
+        // A redelivery may overtake later messages that were delivered before.
+        let is_first = !self.ended.contains_key(&seq);
+        let others = self.in_flight[..before].iter().filter(|delivery| delivery.key == key);
+        let earlier = others.filter(|delivery| is_first || delivery.seq < seq).count();
+        assert_eq!(earlier, 0, "{seq:?} was delivered while others of {key:?} are in flight");
     }
 
     /// Reads the messages that the state requested.
@@ -355,9 +370,16 @@ impl Model {
         self.now += span;
         loop {
             let ended = self.state.expire_leases(UnixMillis(self.now), usize::MAX);
+            self.record_exhausted();
             for disposition in ended {
+                if let Disposition::DeadLetter { meta, .. } = disposition {
+                    let move_at = self.exhausted.get(&meta.seq);
+                    assert!(move_at.is_none_or(|at| *at <= self.now), "{meta:?} moved before {move_at:?}");
+                }
                 self.apply_disposition(disposition);
             }
+            let late: Vec<_> = self.exhausted.iter().filter(|(_, at)| **at <= self.now).collect();
+            assert!(late.is_empty(), "{late:?} should have moved by {}", self.now);
             if self.expiring.len() < EXPIRING_MAX || self.deleting.is_empty() {
                 break;
             }
@@ -377,32 +399,6 @@ impl Model {
         }
     }
 
-    fn is_past_ttl(&self, meta: &MessageMeta) -> bool {
-        meta.expires_at.is_some_and(|at| at.0 <= self.now)
-    }
-
-    fn is_expired(&self, meta: &MessageMeta) -> bool {
-        self.is_past_ttl(meta) || meta.sent_at.0 + RETENTION_MS <= self.now
-    }
-
-    /// Records an expiry; checks that the message is stored, expired, and not being deleted already.
-    fn record_expiry(&mut self, key: KeyId, meta: &MessageMeta) {
-        assert!(self.is_expired(meta), "{meta:?} expired too early");
-        assert!(self.stored.contains_key(&(key.0, meta.seq.0)), "{meta:?} expired after its removal");
-        assert!(!self.deleting.contains(&(key, meta.seq)), "{meta:?} expired twice");
-        self.expiring.insert(meta.seq);
-        self.deleting.push((key, meta.seq));
-    }
-
-    fn finish_deletes(&mut self) {
-        for (key, seq) in self.deleting.drain(..) {
-            self.state.confirm_removal(seq);
-            self.stored.remove(&(key.0, seq.0));
-            self.expiring.remove(&seq);
-            self.expired += 1;
-        }
-    }
-
     fn apply_disposition(&mut self, ended: Disposition) {
         let (seq, is_dead) = match ended {
             Disposition::Requeued(returned) => (returned.meta.seq, false),
@@ -412,11 +408,20 @@ impl Model {
                 (meta.seq, false)
             }
         };
-        self.in_flight.retain(|delivery| delivery.seq != seq);
-        if is_dead {
+        let ended = self.in_flight.iter().position(|delivery| delivery.seq == seq);
+        self.ended.extend(ended.map(|index| (seq, self.in_flight.swap_remove(index))));
+        self.exhausted.remove(&seq);
+        if !is_dead {
+            return;
+        }
+        self.moves += 1;
+        if self.moves.is_multiple_of(3) {
+            // The write failed: the move is repeated.
+            self.state.revert_removal(seq);
+        } else {
             self.dead.insert(seq.0);
             self.state.confirm_removal(seq);
-            self.stored.retain(|(_, stored), _| *stored != seq.0);
+            self.forget(seq);
         }
     }
 

@@ -12,6 +12,7 @@ mod fairness;
 mod fifo;
 mod harness;
 mod history;
+mod late_receipts;
 mod limits;
 mod moves;
 mod powercut;

@@ -95,7 +95,7 @@ async fn locate(
     let state = match explanation {
         Explanation::InFlight { .. } => "in_flight",
         Explanation::Delayed { .. } => "delayed",
-        Explanation::Leaving => "leaving",
+        Explanation::Exhausted { .. } | Explanation::Leaving => "leaving",
         Explanation::Waiting { .. } => "waiting",
         Explanation::Unknown => return Ok(None),
     };

@@ -16,6 +16,14 @@ fn boto3_keeps_order_and_deduplicates_on_fifo_queues() {
 }
 
 #[test]
+fn boto3_uses_handles_after_their_visibility_timeout() {
+    for store in [StoreKind::Memory, StoreKind::Disk] {
+        let server = SqsServer::with(&format!("late-{store:?}"), Setup { store, ..Setup::default() });
+        run(unsigned(python("sqs_late_client.py").arg(server.url())));
+    }
+}
+
+#[test]
 fn boto3_performs_every_operation_and_gets_the_documented_errors() {
     let server = SqsServer::start("boto3");
     run(unsigned(python("sqs_client.py").arg(server.url())));
@@ -68,11 +76,13 @@ fn a_tenant_neither_sees_nor_uses_the_queues_of_another() {
 
 #[test]
 fn a_celery_worker_runs_the_tasks_sent_to_it() {
-    let setup = Setup { store: StoreKind::Disk, tenants: vec![tenant("acme")], ..Setup::default() };
-    let server = SqsServer::with("celery", setup);
-    let pair = server.credentials("acme");
-    let arguments = [server.address.to_string(), pair.access_key_id, pair.secret_access_key.expose().clone()];
-    run(python("celery_client.py").args(arguments).env("CELERY_RESULTS", server.file("results")));
+    run_celery("tasks");
+}
+
+/// Celery answers `Reject(requeue=True)` with `ChangeMessageVisibility`; an error there ends the worker.
+#[test]
+fn a_celery_worker_survives_a_task_that_is_requeued_after_its_visibility_timeout() {
+    run_celery("late-requeue");
 }
 
 #[test]
@@ -98,4 +108,14 @@ fn run_node(package: &str, script: &str) {
     let pair = server.credentials("acme");
     let arguments = [server.url(), pair.access_key_id, pair.secret_access_key.expose().clone()];
     run(node(script).args(arguments).arg(node_packages(package)));
+}
+
+#[track_caller]
+fn run_celery(scenario: &str) {
+    let setup = Setup { store: StoreKind::Disk, tenants: vec![tenant("acme")], ..Setup::default() };
+    let server = SqsServer::with(&format!("celery-{scenario}"), setup);
+    let pair = server.credentials("acme");
+    let arguments = [server.address.to_string(), pair.access_key_id, pair.secret_access_key.expose().clone()];
+    let mut script = python("celery_client.py");
+    run(script.args(arguments).arg(scenario).env("CELERY_RESULTS", server.file("results")));
 }

@@ -23,6 +23,11 @@ def delete(queue, message):
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
 
 
+def change(queue, message, timeout):
+    sqs.change_message_visibility(
+        QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=timeout)
+
+
 def bodies(messages):
     return [message["Body"] for message in messages]
 
@@ -75,22 +80,97 @@ def keeps_the_order_of_a_group():
     assert numbers == sorted(numbers) and len(set(numbers)) == 4 and len(numbers[0]) == 20, numbers
     put(queue, "b0", "b")
     first = receive(queue, MaxNumberOfMessages=3, AttributeNames=ALL)
-    assert bodies(first) == ["a0", "b0", "a1"], bodies(first)
+    assert bodies(first) == ["a0", "a1", "a2"], bodies(first)
     system = first[0]["Attributes"]
     assert system["SequenceNumber"] == numbers[0] and system["MessageGroupId"] == "a", system
     assert system["MessageDeduplicationId"] == hashlib.sha256(b"a0").hexdigest(), system
-    assert receive(queue, WaitTimeSeconds=0) == [], "the rest of group a waits for its messages in flight"
-    delete(queue, first[0])
-    delete(queue, first[1])
-    # a1 is not deleted: it is delivered again, before a2.
+    other = receive(queue, WaitTimeSeconds=0)
+    assert bodies(other) == ["b0"], "the rest of group a waits for its messages in flight"
+    for message in [*other, first[0], first[1]]:
+        delete(queue, message)
+    # a2 is not deleted: it is delivered again, before a3.
     again = receive(queue, WaitTimeSeconds=20, MaxNumberOfMessages=1, VisibilityTimeout=30)
-    assert bodies(again) == ["a1"], again
-    sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=again[0]["ReceiptHandle"], VisibilityTimeout=0)
+    assert bodies(again) == ["a2"], again
+    change(queue, again[0], 0)
     again = receive(queue, WaitTimeSeconds=20)
-    assert bodies(again) == ["a1", "a2", "a3"], again
+    assert bodies(again) == ["a2", "a3"], again
     for message in again:
         delete(queue, message)
     assert counts(queue) == (0, 0, 0)
+
+
+def fills_a_receive_from_one_group_before_the_next():
+    queue = fifo("groups", ContentBasedDeduplication="true")
+    for body in ["a0", "b0", "a1", "b1", "a2", "c0"]:
+        put(queue, body, body[0])
+    assert bodies(receive(queue)) == ["a0", "a1", "a2", "b0", "b1", "c0"]
+
+
+def redelivers_a_returned_message_while_a_later_one_is_in_flight():
+    queue = fifo("returned", ContentBasedDeduplication="true")
+    for body in ["a0", "a1", "a2"]:
+        put(queue, body, "a")
+    put(queue, "b0", "b")
+    first = receive(queue, MaxNumberOfMessages=2)
+    assert bodies(first) == ["a0", "a1"], first
+    change(queue, first[0], 0)
+    assert bodies(receive(queue, MaxNumberOfMessages=1)) == ["b0"], "group b was not served yet"
+    again = receive(queue)
+    assert bodies(again) == ["a0"], "a2 waits for a1, which is in flight"
+    delete(queue, again[0])
+    assert receive(queue, WaitTimeSeconds=0) == []
+    delete(queue, first[1])
+    assert bodies(receive(queue)) == ["a2"]
+
+
+def refuses_a_handle_whose_timeout_has_ended():
+    queue = fifo("expired", ContentBasedDeduplication="true")
+    put(queue, "x")
+    [late] = receive(queue, VisibilityTimeout=0)
+    until(lambda: counts(queue) == (1, 0, 0))
+    entry = {"Id": "a", "ReceiptHandle": late["ReceiptHandle"]}
+
+    def is_refused():
+        expired = "The receipt handle has expired."
+        invalid(lambda: delete(queue, late), expired)
+        invalid(lambda: change(queue, late, 60), expired)
+        invalid(lambda: change(queue, late, 0), expired)
+        for done in [
+            sqs.delete_message_batch(QueueUrl=queue, Entries=[entry]),
+            sqs.change_message_visibility_batch(QueueUrl=queue, Entries=[{**entry, "VisibilityTimeout": 60}]),
+        ]:
+            [failed] = done["Failed"]
+            assert failed["Code"] == "InvalidParameterValue" and failed["Message"].endswith(expired), failed
+
+    is_refused()
+    [again] = receive(queue, WaitTimeSeconds=0)
+    is_refused()
+    assert counts(queue) == (0, 1, 0)
+    for _ in range(50):
+        change(queue, again, 0)
+        [again] = receive(queue, WaitTimeSeconds=0)
+    for _ in range(2):
+        delete(queue, again)
+    assert counts(queue) == (0, 0, 0)
+
+
+def fails_a_whole_batch_for_an_entry_without_its_ids():
+    queue = fifo("whole")
+    entry = lambda id, **more: {"Id": id, "MessageBody": id, **more}
+    good = entry("good", MessageGroupId="g", MessageDeduplicationId="good")
+    batch = lambda bad: sqs.send_message_batch(QueueUrl=queue, Entries=[good, bad])
+    raises("MissingParameter", lambda: batch(entry("bad", MessageDeduplicationId="bad")), contains="MessageGroupId")
+    invalid(lambda: batch(entry("bad", MessageGroupId="g")), "ContentBasedDeduplication")
+    assert counts(queue) == (0, 0, 0), "a message of a failed batch was stored"
+    assert len(batch(entry("better", MessageGroupId="g", MessageDeduplicationId="better"))["Successful"]) == 2
+
+
+def forgets_deduplication_ids_when_purged():
+    queue = fifo("purged", ContentBasedDeduplication="true")
+    first = put(queue, "x")
+    sqs.purge_queue(QueueUrl=queue)
+    assert put(queue, "x")["MessageId"] != first["MessageId"]
+    assert bodies(receive(queue)) == ["x"]
 
 
 def deduplicates():
@@ -103,11 +183,10 @@ def deduplicates():
     assert put(queue, "else", MessageDeduplicationId="named")["MessageId"] == other["MessageId"]
     entries = [
         {"Id": str(n), "MessageBody": body, "MessageGroupId": "g"} for n, body in enumerate(["same", "new", "new"])
-    ] + [{"Id": "none", "MessageBody": "x"}]
+    ]
     sent = sqs.send_message_batch(QueueUrl=queue, Entries=entries)
     ids = [entry["MessageId"] for entry in sent["Successful"]]
     assert ids[0] == first["MessageId"] and ids[1] == ids[2], sent
-    assert [(failed["Id"], failed["Code"]) for failed in sent["Failed"]] == [("none", "MissingParameter")], sent
     got = receive(queue)
     assert bodies(got) == ["same", "same", "new"], got
     for message in got:
@@ -134,7 +213,7 @@ def moves_dead_letters_to_fifo_queues_only():
     system = got[0]["Attributes"]
     assert system["DeadLetterQueueSourceArn"] == arn("source.fifo"), system
     assert (system["MessageGroupId"], system["MessageDeduplicationId"]) == ("g", "one"), system
-    until(lambda: counts(dead)[0] == 2)
+    until(lambda: (receive(source, WaitTimeSeconds=0), counts(dead)[0] == 2)[1])
     wrong = lambda: sqs.start_message_move_task(SourceArn=arn("dead.fifo"), DestinationArn=arn("plain-dead"))
     invalid(wrong, "same type")
     sqs.start_message_move_task(SourceArn=arn("dead.fifo"))
@@ -144,7 +223,9 @@ def moves_dead_letters_to_fifo_queues_only():
 
 STEPS = [
     creates_by_name_and_attribute, requires_a_group_and_a_deduplication_id, keeps_the_order_of_a_group,
-    deduplicates, moves_dead_letters_to_fifo_queues_only,
+    fills_a_receive_from_one_group_before_the_next, redelivers_a_returned_message_while_a_later_one_is_in_flight,
+    refuses_a_handle_whose_timeout_has_ended, fails_a_whole_batch_for_an_entry_without_its_ids,
+    forgets_deduplication_ids_when_purged, deduplicates, moves_dead_letters_to_fifo_queues_only,
 ]
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-//! Crash test: the gateway is killed repeatedly while SQS clients send, receive, delete and release messages. Every
-//! confirmation is recorded here, outside the gateway, and must still hold after all crashes.
+//! Crash test: the gateway is killed repeatedly while SQS clients send, receive, delete and release messages, some of
+//! which move to a dead-letter queue. Every confirmation is recorded here, outside the gateway, and must still hold after
+//! all crashes.
 
 mod client;
 mod ledger;
@@ -39,7 +40,7 @@ fn stop_repeatedly(dir: &TestDir, stops: u64, kind: StopKind) -> Ledger {
         let (done, responses) = channel();
         if round == 0 {
             let first = Client::new(server.address, 0, round, ledger.clone(), done.clone());
-            first.call("CreateQueue", &json!({"QueueName": client::QUEUE})).expect("a running gateway");
+            create_queues(&first);
         }
         let clients: Vec<_> = Operation::ALL
             .into_iter()
@@ -70,6 +71,15 @@ fn stop_repeatedly(dir: &TestDir, stops: u64, kind: StopKind) -> Ledger {
     ledger
 }
 
+fn create_queues(client: &Client) {
+    client.call("CreateQueue", &json!({"QueueName": client::DEAD})).expect("a running gateway");
+    let arn = format!("arn:aws:sqs:us-east-1:000000000000:{}", client::DEAD);
+    let policy = json!({"deadLetterTargetArn": arn, "maxReceiveCount": client::RECEIVES_MAX}).to_string();
+    let attributes = json!({"RedrivePolicy": policy});
+    let request = json!({"QueueName": client::QUEUE, "Attributes": attributes});
+    client.call("CreateQueue", &request).expect("a running gateway");
+}
+
 /// Returns the number of responses to wait for before a stop. It takes some hundred milliseconds and differs per round.
 fn responses_before_stop(round: u64) -> u64 {
     100 + (round * 7_919) % 900
@@ -81,7 +91,7 @@ fn wait_for_responses(responses: &Receiver<()>, count: u64) {
     }
 }
 
-/// Receives and deletes until the queue is empty, including invisible messages.
+/// Receives and deletes until both queues are empty, including invisible messages.
 fn drain(dir: &TestDir, ledger: &Ledger) {
     let server = ServerProcess::start(dir, &[]);
     ledger.record_draining();
@@ -89,10 +99,14 @@ fn drain(dir: &TestDir, ledger: &Ledger) {
     let client = Client::new(server.address, 0, KILLS, ledger.clone(), done);
     let names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"];
     loop {
-        client.consume(Operation::DeleteBatch).expect("a running gateway");
-        let request = json!({"QueueUrl": client::QUEUE, "AttributeNames": names});
-        let response = client.call("GetQueueAttributes", &request).expect("a running gateway");
-        if names.iter().all(|name| response["Attributes"][name] == "0") {
+        // The dead-letter queue is checked last: an exhausted message moves there when the other queue is received from.
+        let is_empty = [Operation::DeleteBatch, Operation::DeleteDead].map(|operation| {
+            client.consume(operation).expect("a running gateway");
+            let request = json!({"QueueUrl": operation.queue(), "AttributeNames": names});
+            let response = client.call("GetQueueAttributes", &request).expect("a running gateway");
+            names.iter().all(|name| response["Attributes"][name] == "0")
+        });
+        if is_empty == [true, true] {
             return;
         }
     }

@@ -177,6 +177,25 @@ fn a_move_task_interrupted_by_a_crash_is_listed_as_failed_and_loses_no_message()
     assert_eq!(returned, sent.iter().map(|sent| sent["MessageId"].to_string()).collect());
 }
 
+#[test]
+fn a_purge_forgets_deduplication_ids_across_a_crash() {
+    let dir = TestDir::new("sqs-purged");
+    let server = ServerProcess::start(&dir, &[]);
+    let attributes = json!({"FifoQueue": "true", "ContentBasedDeduplication": "true"});
+    ok(&server, "CreateQueue", &json!({"QueueName": "purged.fifo", "Attributes": attributes}));
+    let message = json!({"QueueUrl": "purged.fifo", "MessageBody": "x", "MessageGroupId": "g"});
+    let first = ok(&server, "SendMessage", &message);
+    ok(&server, "PurgeQueue", &json!({"QueueUrl": "purged.fifo"}));
+    server.signal("KILL");
+    server.wait();
+    let server = ServerProcess::start(&dir, &[]);
+    let second = ok(&server, "SendMessage", &message);
+    assert_ne!(second["MessageId"], first["MessageId"]);
+    assert_eq!(ok(&server, "SendMessage", &message)["MessageId"], second["MessageId"]);
+    let received = ok(&server, "ReceiveMessage", &json!({"QueueUrl": "purged.fifo", "WaitTimeSeconds": 20}));
+    assert_eq!(received["Messages"][0]["MessageId"], second["MessageId"]);
+}
+
 /// Returns the access key id and the secret that `tenant sqs-key` prints.
 pub(crate) fn sqs_key(dir: &TestDir, name: &str) -> (String, String) {
     let output = dir.run(&["tenant", "sqs-key", name]).ok();

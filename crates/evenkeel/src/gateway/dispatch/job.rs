@@ -214,7 +214,7 @@ impl JobAttempt {
 
     async fn settle(&self, outcome: JobOutcome) {
         let attempt = self.delivery.attempt;
-        let redrive = self.queue.descriptor().settings.redrive;
+        let redrive = self.queue.descriptor().settings.in_queue(self.queue.id()).redrive;
         match outcome {
             JobOutcome::Done(reply) => {
                 if self.store_result(ResultState::Done, reply).await {

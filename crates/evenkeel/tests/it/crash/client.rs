@@ -13,6 +13,10 @@ use super::ledger::{Body, Delivery, Ledger};
 use evenkeel_sim_node::testing::{RawResponse, ResponseEnd, read};
 
 pub(super) const QUEUE: &str = "jobs";
+/// Dead-letter queue of `QUEUE`.
+pub(super) const DEAD: &str = "dead";
+/// Deliveries before a message moves to the dead-letter queue.
+pub(super) const RECEIVES_MAX: u32 = 3;
 /// Lease of consumers that delete; once it expires, another consumer may receive the message.
 const LEASE_SECS: u64 = 5;
 const GROUPS: u64 = 5;
@@ -29,10 +33,12 @@ pub(super) enum Operation {
     Abandon,
     /// Receives and makes the messages visible again.
     Release,
+    /// Deletes messages of the dead-letter queue.
+    DeleteDead,
 }
 
 impl Operation {
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Send,
         Self::Send,
         Self::SendBatch,
@@ -43,7 +49,15 @@ impl Operation {
         Self::DeleteBatch,
         Self::Abandon,
         Self::Release,
+        Self::DeleteDead,
     ];
+
+    pub(super) const fn queue(self) -> &'static str {
+        match self {
+            Self::DeleteDead => DEAD,
+            _ => QUEUE,
+        }
+    }
 }
 
 /// Error of a request that got no response or that a stopping gateway rejected.
@@ -75,9 +89,11 @@ impl Client {
         let run_once = |number| match operation {
             Operation::Send => self.produce(operation, number..number + 1),
             Operation::SendBatch => self.produce(operation, number * BATCH..(number + 1) * BATCH),
-            Operation::Delete | Operation::DeleteBatch | Operation::Abandon | Operation::Release => {
-                self.consume(operation)
-            }
+            Operation::Delete
+            | Operation::DeleteBatch
+            | Operation::Abandon
+            | Operation::Release
+            | Operation::DeleteDead => self.consume(operation),
         };
         let Err(Stopped) = numbers.try_for_each(run_once) else { unreachable!("the range has no end") };
     }
@@ -118,19 +134,23 @@ impl Client {
             _ => (BATCH, LEASE_SECS),
         };
         let request = json!({
-            "QueueUrl": QUEUE, "MaxNumberOfMessages": max, "VisibilityTimeout": lease_secs, "WaitTimeSeconds": 1,
+            "QueueUrl": operation.queue(), "MaxNumberOfMessages": max, "VisibilityTimeout": lease_secs, "WaitTimeSeconds": 1,
             "MessageSystemAttributeNames": ["ApproximateReceiveCount", "MessageGroupId"],
         });
         let snapshot = self.ledger.begin_receive();
         let started = Instant::now();
         let response = self.call("ReceiveMessage", &request)?;
         let messages = response["Messages"].as_array().cloned().unwrap_or_default();
-        let received: Vec<(Delivery, &Value)> =
-            messages.iter().map(|message| (delivery(message), &message["ReceiptHandle"])).collect();
+        let received: Vec<(Delivery, &Value)> = messages
+            .iter()
+            .map(|message| (delivery(operation, message), &message["ReceiptHandle"]))
+            .collect();
         self.ledger.record_received(&snapshot, received.iter().map(|(delivery, _)| *delivery));
         match operation {
             Operation::Delete => received.chunks(1).try_for_each(|one| self.delete(operation, one, started)),
-            Operation::DeleteBatch if !received.is_empty() => self.delete(operation, &received, started),
+            Operation::DeleteBatch | Operation::DeleteDead if !received.is_empty() => {
+                self.delete(operation, &received, started)
+            }
             Operation::Release => self.release(&received),
             _ => Ok(()),
         }
@@ -148,7 +168,7 @@ impl Client {
             self.call("DeleteMessage", &json!({"QueueUrl": QUEUE, "ReceiptHandle": received[0].1}))?;
             deliveries
         } else {
-            let response = self.call("DeleteMessageBatch", &entries(received, None))?;
+            let response = self.call("DeleteMessageBatch", &entries(operation, received, None))?;
             successful(&response).into_iter().map(|id| deliveries[id]).collect()
         };
         // After the lease has ended, a delete succeeds without effect.
@@ -164,7 +184,8 @@ impl Client {
         let at_once = json!({"QueueUrl": QUEUE, "ReceiptHandle": handle, "VisibilityTimeout": 0});
         self.call("ChangeMessageVisibility", &at_once)?;
         if !rest.is_empty() {
-            self.call("ChangeMessageVisibilityBatch", &entries(rest, Some(1)))?;
+            let batch = entries(Operation::Release, rest, Some(1));
+            self.call("ChangeMessageVisibilityBatch", &batch)?;
         }
         Ok(())
     }
@@ -208,15 +229,17 @@ fn with_queue(mut message: Value) -> Value {
     message
 }
 
-fn delivery(message: &Value) -> Delivery {
+fn delivery(operation: Operation, message: &Value) -> Delivery {
     let body: Body = message["Body"].as_str().unwrap().parse().unwrap();
     assert_eq!(message["Attributes"]["MessageGroupId"], json!(body.group()));
     let count = message["Attributes"]["ApproximateReceiveCount"].as_str().unwrap();
-    Delivery { body, attempt: count.parse().unwrap() }
+    // The dead-letter queue counts from 1 again.
+    let before = if operation == Operation::DeleteDead { RECEIVES_MAX } else { 0 };
+    Delivery { body, attempt: before + count.parse::<u32>().unwrap() }
 }
 
 /// Returns the entries of a batch request; the ID of each is its index.
-fn entries(received: &[(Delivery, &Value)], visibility_secs: Option<u64>) -> Value {
+fn entries(operation: Operation, received: &[(Delivery, &Value)], visibility_secs: Option<u64>) -> Value {
     let entries: Vec<Value> = received
         .iter()
         .enumerate()
@@ -228,7 +251,7 @@ fn entries(received: &[(Delivery, &Value)], visibility_secs: Option<u64>) -> Val
             entry
         })
         .collect();
-    json!({"QueueUrl": QUEUE, "Entries": entries})
+    json!({"QueueUrl": operation.queue(), "Entries": entries})
 }
 
 /// Returns the indexes of the successful entries of a batch.

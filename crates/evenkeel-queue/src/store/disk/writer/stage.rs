@@ -128,7 +128,10 @@ impl StagingContext<'_> {
             Some(found) => Some(*found),
             None => self.keyspaces.dedup.find(queue, key)?,
         };
-        Ok(found.filter(|found| found.is_within_window(now)).map(|found| found.id))
+        // A purge forgets the deduplication IDs of the messages before it.
+        let purged_below = self.catalog.purged_below(queue);
+        let is_duplicate = |found: &DedupEntry| found.is_within_window(now) && purged_below <= found.id.seq;
+        Ok(found.filter(is_duplicate).map(|found| found.id))
     }
 
     /// Adds deduplication entries to the group, which commits them together with their messages.
