@@ -68,8 +68,12 @@ impl Dedup {
         })
     }
 
+    pub(super) fn keyspaces(&self) -> impl Iterator<Item = &Keyspace> {
+        self.current.iter().chain(&self.previous)
+    }
+
     pub(super) fn find(&self, queue: QueueId, key: &[u8]) -> Result<Option<DedupEntry>, StoreError> {
-        for keyspace in self.current.iter().chain(&self.previous) {
+        for keyspace in self.keyspaces() {
             if let Some(value) = keyspace.get(key).map_err(io)? {
                 return Ok(read_entry(queue, &value));
             }

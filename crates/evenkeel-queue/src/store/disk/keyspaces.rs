@@ -150,6 +150,13 @@ impl Keyspaces {
         StoreSnapshot { snapshot: self.db.snapshot(), keyspaces: self.clone() }
     }
 
+    /// Returns every keyspace in use.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Keyspace> {
+        let fixed = [&self.meta, &self.keys, &self.state, &self.results, &self.results_due];
+        let segments = self.segments.iter().map(|segment| &segment.keyspace);
+        fixed.into_iter().chain(segments).chain(self.dedup.keyspaces())
+    }
+
     fn read_queues(&self, seq: u64) -> Result<Catalog, StoreError> {
         let mut queues = BTreeMap::new();
         for entry in self.meta.prefix(b"q") {
@@ -230,9 +237,10 @@ impl Keyspaces {
     pub(super) fn drop_empty_segments(&mut self) -> Result<(), StoreError> {
         let is_empty = |segment: &Segment| segment.live == 0 && segment.end.is_some();
         while let Some(index) = self.segments.segments.iter().position(is_empty) {
-            let segment = self.segments.segments.remove(index);
+            let segment = &self.segments.segments[index];
+            self.db.delete_keyspace(segment.keyspace.clone()).map_err(io)?;
             self.meta.remove(layout::segment_end_key(segment.first)).map_err(io)?;
-            self.db.delete_keyspace(segment.keyspace).map_err(io)?;
+            self.segments.segments.remove(index);
         }
         Ok(())
     }

@@ -105,6 +105,10 @@ impl Segments {
         later.map(|segment| &segment.keyspace)
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Segment> {
+        core::iter::once(&self.compacted).chain(&self.segments)
+    }
+
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
         core::iter::once(&mut self.compacted).chain(&mut self.segments)
     }

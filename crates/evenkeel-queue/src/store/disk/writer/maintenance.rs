@@ -66,6 +66,7 @@ impl Writer {
         }
         batch.durability(Some(PersistMode::Buffer)).commit().map_err(io)?;
         segment.live = segment.live.saturating_sub(removed);
+        self.reclaim.record(0, visited);
         if visited < VISIT_MAX {
             purge.segment.0 += 1;
             purge.from = purge.queue.0.to_be_bytes().to_vec();
@@ -79,11 +80,11 @@ impl Writer {
             self.keyspaces.write().as_mut().is_some_and(|keyspaces| keyspaces.segments.current().is_full());
         if is_full {
             let rotated = self.rotate().and_then(|()| self.compact_sparse()).and_then(|()| self.drop_empty());
-            log_failure("message segments", rotated);
+            log_failure("rotate message segments", rotated);
         }
     }
 
-    fn rotate(&mut self) -> Result<(), StoreError> {
+    pub(super) fn rotate(&mut self) -> Result<(), StoreError> {
         let Some((segment, next)) = self.open_next()? else { return Ok(()) };
         self.persist(PersistMode::SyncAll)?;
         if let Some(keyspaces) = self.keyspaces.write().as_mut() {
@@ -107,7 +108,7 @@ impl Writer {
     }
 
     /// Compacts sparse segments: copies their live messages, and drops them after a sync.
-    fn compact_sparse(&mut self) -> Result<(), StoreError> {
+    pub(super) fn compact_sparse(&mut self) -> Result<(), StoreError> {
         while let Some(compacted) = self.compact_one()? {
             self.persist(PersistMode::SyncAll)?;
             if let Some(keyspaces) = self.keyspaces.write().as_mut() {
@@ -148,7 +149,7 @@ impl Writer {
         Ok(Some(keyspaces.segments.segments.remove(index)))
     }
 
-    fn drop_empty(&mut self) -> Result<(), StoreError> {
+    pub(super) fn drop_empty(&mut self) -> Result<(), StoreError> {
         let mut keyspaces = self.keyspaces.write();
         let Some(keyspaces) = keyspaces.as_mut() else { return Ok(()) };
         keyspaces.drop_empty_segments()?;
@@ -172,7 +173,7 @@ impl Writer {
             Some(Ok(Some(next))) => self.rotate_dedup_to(next),
             Some(Err(error)) => Err(error),
         };
-        log_failure("deduplication windows", rotated);
+        log_failure("rotate deduplication windows", rotated);
     }
 
     fn rotate_dedup_to(&mut self, next: Keyspace) -> Result<(), StoreError> {
@@ -194,11 +195,11 @@ impl Writer {
     }
 }
 
-/// Logs a failed rotation; a failed fsync was already reported to the fatal handler.
-fn log_failure(what: &str, rotated: Result<(), StoreError>) {
-    match rotated {
+/// Logs a failed task; a failed fsync was already reported to the fatal handler.
+fn log_failure(task: &str, result: Result<(), StoreError>) {
+    match result {
         Ok(()) | Err(StoreError::Unknown(_)) => {}
-        Err(error) => tracing::warn!(%error, "could not rotate {what}, retrying at the next commit"),
+        Err(error) => tracing::warn!(%error, "could not {task}, retrying"),
     }
 }
 
@@ -266,6 +267,7 @@ mod tests {
                 WriterTask::Write => drop(rig.writer.write()),
                 WriterTask::Sync => rig.writer.sync(),
                 WriterTask::Maintain => rig.writer.run_maintenance(),
+                WriterTask::Reclaim => rig.writer.run_reclaim(),
             }
         }
         assert_eq!(rig.left(), [0, 0], "purged messages are not deleted while writes keep arriving");

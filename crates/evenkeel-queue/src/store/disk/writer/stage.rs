@@ -27,7 +27,7 @@ const EVICTIONS_MAX: usize = 1_000;
 impl Writer {
     /// Adds a request to a group; a rejected request completes with an error at once.
     pub(super) fn stage(&mut self, group: &mut CommitGroup, op: WriteOp) {
-        let free = self.free_bytes;
+        let free = self.available();
         let reserve = self.options.reserve_bytes;
         let mut keyspaces = self.keyspaces.write();
         let (Some(keyspaces), Some(catalog)) = (keyspaces.as_mut(), self.catalog.as_mut()) else {
