@@ -65,7 +65,8 @@ impl Queue {
     /// Returns the rejection for a request that the actor did not answer.
     pub(super) fn ask_rejection(&self, error: AskError) -> Rejection {
         match (error, &*self.0.owner.borrow()) {
-            (AskError::TimedOut | AskError::Full, _) => Rejection::Busy,
+            (AskError::TimedOut, _) => Rejection::NoAnswer,
+            (AskError::Full, _) => Rejection::Busy,
             (_, Owner::Deleted) => Rejection::QueueDeleted,
             (_, Owner::Stopping) => Rejection::Stopping,
             (_, Owner::Active(_) | Owner::Restarting) => Rejection::Interrupted,

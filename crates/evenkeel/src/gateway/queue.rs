@@ -64,9 +64,14 @@ async fn open_store(config: &QueueConfig, path: PathBuf) -> Result<Arc<dyn Store
     match config.store {
         StoreKind::Memory => Ok(Arc::new(MemoryStore::new())),
         StoreKind::Fjall => {
+            if let Some(from) = config.reserve_raised_from {
+                let to = config.reserve_bytes;
+                tracing::warn!(target: "evenkeel", from, to, "raised [queue] reserve_bytes to the minimum, which background writes of the queue store need");
+            }
             let options = DiskOptions {
                 cache_bytes: config.cache_bytes,
                 reserve_bytes: config.reserve_bytes,
+                tenant_keys_max: config.tenant_keys_max,
                 fatal: FatalHandler(Arc::new(exit_after_disk_error)),
             };
             let opened = tokio::task::spawn_blocking(move || DiskStore::open(path, options)).await;

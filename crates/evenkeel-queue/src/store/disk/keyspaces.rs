@@ -7,20 +7,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
 use fjall::{Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 use ring::rand::{SecureRandom, SystemRandom};
 
+use super::catalog::{Catalog, PurgeCursor, QueueEntry};
 use super::dedup::Dedup;
 use super::layout::{self, FORMAT, FORMAT_MIN, KeyRecord};
 use super::segments::{Segment, Segments, compacted_name, segment_name};
 use crate::id::{Epoch, KeyId, QueueId, Seq};
 use crate::message::MessageMeta;
 use crate::queue_state::{StoredKey, StoredMessage};
-use crate::store::result_index::ResultIndex;
-use crate::store::{AppendListener, QueueDescriptor, QueueRecord, StoreError};
-use crate::time::UnixMillis;
+use crate::store::StoreError;
 
 /// Maximum size of the journal. A start replays it, which takes a few seconds and as much memory.
 const JOURNAL_MAX: u64 = 128 << 20;
@@ -40,55 +38,6 @@ pub(super) struct Keyspaces {
     pub(super) results_due: Keyspace,
     pub(super) segments: Segments,
     pub(super) dedup: Dedup,
-}
-
-/// The writer's in-memory catalog of queues and keys.
-pub(super) struct Catalog {
-    pub(super) queues: BTreeMap<QueueId, QueueEntry>,
-    pub(super) last_queue_id: u32,
-    /// Next sequence number.
-    pub(super) seq: u64,
-    /// End of the reserved sequence numbers, exclusive.
-    pub(super) seq_end: u64,
-    /// Results that expire before this time have been deleted.
-    pub(super) results_expired_until: UnixMillis,
-    pub(super) results: ResultIndex,
-    /// Queues whose purged messages are still to be deleted.
-    pub(super) purges: Vec<PurgeCursor>,
-    /// The database was reopened after a failed write, so a repeated delete may find its message already deleted.
-    pub(super) is_reopened: bool,
-}
-
-/// Position of a purge, which deletes messages segment by segment.
-pub(super) struct PurgeCursor {
-    pub(super) queue: QueueId,
-    /// Messages with a lower sequence number are purged.
-    pub(super) below: Seq,
-    /// First sequence number of the current segment.
-    pub(super) segment: Seq,
-    /// Key from which to continue.
-    pub(super) from: Vec<u8>,
-}
-
-impl PurgeCursor {
-    pub(super) fn new(queue: QueueId, below: Seq) -> Self {
-        Self { queue, below, segment: Seq(0), from: queue.0.to_be_bytes().to_vec() }
-    }
-}
-
-pub(super) struct QueueEntry {
-    pub(super) descriptor: QueueDescriptor,
-    pub(super) epoch: Epoch,
-    pub(super) purged_below: Seq,
-    pub(super) names: HashMap<Arc<str>, KeyId>,
-    pub(super) keys: HashMap<KeyId, KeyEntry>,
-    pub(super) next_key_id: u32,
-    pub(super) listener: Option<AppendListener>,
-}
-
-pub(super) struct KeyEntry {
-    pub(super) record: KeyRecord,
-    pub(super) live: u64,
 }
 
 /// Number, size and range of a key's messages.
@@ -158,7 +107,9 @@ impl Keyspaces {
     }
 
     fn read_queues(&self, seq: u64) -> Result<Catalog, StoreError> {
-        let mut queues = BTreeMap::new();
+        let last_queue_id = read_number(&self.meta, b"made")?.unwrap_or(0);
+        let last_queue_id = u32::try_from(last_queue_id).map_err(|_| corrupt("the last queue id"))?;
+        let mut catalog = Catalog::new(last_queue_id, seq, self.read_results()?);
         for entry in self.meta.prefix(b"q") {
             let (key, value) = entry.into_inner().map_err(io)?;
             let id = QueueId(layout::read_u32(&key, 1).ok_or_else(|| corrupt("a queue's id"))?);
@@ -166,31 +117,9 @@ impl Keyspaces {
                 .map_err(|error| corrupt(&format!("queue {}: {error}", id.0)))?;
             let epoch = read_number(&self.meta, &layout::queue_meta_key(b'e', id))?.unwrap_or(0);
             let below = read_number(&self.meta, &layout::queue_meta_key(b'p', id))?.unwrap_or(0);
-            let queue = QueueEntry {
-                descriptor,
-                epoch: Epoch(epoch),
-                purged_below: Seq(below),
-                names: HashMap::new(),
-                keys: HashMap::new(),
-                next_key_id: 0,
-                listener: None,
-            };
-            queues.insert(id, queue);
+            catalog.queues.insert(id, QueueEntry::new(descriptor, Epoch(epoch), Seq(below)));
         }
-        let last_queue_id = read_number(&self.meta, b"made")?.unwrap_or(0);
-        let last_queue_id = u32::try_from(last_queue_id).map_err(|_| corrupt("the last queue id"))?;
-        let results = self.read_results()?;
-        // `seq` is the end of the last reserved block: it is unknown how much of that block was used.
-        Ok(Catalog {
-            queues,
-            last_queue_id,
-            seq,
-            seq_end: seq,
-            results_expired_until: UnixMillis(0),
-            results,
-            purges: Vec::new(),
-            is_reopened: false,
-        })
+        Ok(catalog)
     }
 
     fn read_keys(&self, catalog: &mut Catalog) -> Result<(), StoreError> {
@@ -200,11 +129,7 @@ impl Keyspaces {
                 return Err(corrupt("a key's id"));
             };
             let record = KeyRecord::decode(&value).ok_or_else(|| corrupt("a key's record"))?;
-            // Left behind by a deleted queue.
-            let Some(queue) = catalog.queues.get_mut(&QueueId(queue)) else { continue };
-            queue.next_key_id = queue.next_key_id.max(id + 1);
-            queue.names.insert(record.name.clone(), KeyId(id));
-            queue.keys.insert(KeyId(id), KeyEntry { record, live: 0 });
+            catalog.insert_key(QueueId(queue), KeyId(id), record);
         }
         Ok(())
     }
@@ -321,22 +246,6 @@ impl KeyExtent {
     }
 }
 
-impl Catalog {
-    /// Returns the first sequence number of a queue that is not purged; of a deleted queue, every message is purged.
-    ///
-    /// Purged messages may still be on disk.
-    pub(super) fn purged_below(&self, queue: QueueId) -> Seq {
-        self.queues.get(&queue).map_or(Seq(u64::MAX), |entry| entry.purged_below)
-    }
-
-    pub(super) fn records(&self) -> Vec<QueueRecord> {
-        self.queues
-            .iter()
-            .map(|(&id, queue)| QueueRecord { id, descriptor: queue.descriptor.clone() })
-            .collect()
-    }
-}
-
 fn message(entry: Guard) -> Result<(QueueId, KeyId, MessageMeta), StoreError> {
     let key = entry.key().map_err(io)?;
     layout::read_message_key(&key).ok_or_else(|| corrupt("a message's key"))
@@ -445,6 +354,8 @@ mod tests {
 
     use super::*;
     use crate::message::Payload;
+    use crate::store::QueueDescriptor;
+    use crate::time::UnixMillis;
 
     /// Simulates a crash after the copy to the compacted segment and before the segment was dropped.
     #[test]

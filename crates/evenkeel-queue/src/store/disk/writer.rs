@@ -15,7 +15,8 @@ use fjall::{OwnedWriteBatch, PersistMode};
 use parking_lot::RwLock;
 
 use super::dedup::DedupEntry;
-use super::keyspaces::{Catalog, Keyspaces, Recovery, io};
+use super::catalog::Catalog;
+use super::keyspaces::{Keyspaces, Recovery, io};
 use super::write_queue::WriteQueue;
 use super::{DiskOptions, FatalHandler};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
@@ -417,11 +418,12 @@ impl Writer {
         let recovery = Keyspaces::open(&self.dir, self.options.cache_bytes);
         self.reopened_at = Some(Instant::now());
         self.reopen_delay = REOPEN_DELAY.max(2 * started.elapsed());
-        let Recovery { keyspaces, catalog, .. } =
+        let Recovery { keyspaces, mut catalog, .. } =
             recovery.inspect_err(|error| self.failed = Some(error.clone()))?;
         self.failed = None;
         *self.keyspaces.write() = Some(keyspaces);
-        self.catalog = Some(Catalog { is_reopened: true, ..catalog });
+        catalog.is_reopened = true;
+        self.catalog = Some(catalog);
         self.restore_listeners();
         tracing::info!("database reopened after a failed write");
         Ok(())

@@ -10,7 +10,8 @@ use super::Writer;
 use crate::id::Seq;
 use crate::message::MessageMeta;
 use crate::store::StoreError;
-use crate::store::disk::keyspaces::{PurgeCursor, io};
+use crate::store::disk::catalog::PurgeCursor;
+use crate::store::disk::keyspaces::io;
 use crate::store::disk::layout;
 use crate::store::disk::segments::{Segment, compacted_name, segment_name};
 
