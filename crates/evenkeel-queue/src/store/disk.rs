@@ -56,6 +56,8 @@ pub struct DiskOptions {
     /// Maximum number of keys per tenant: the owner of the queue, over all its queues, or the first level of the keys in a
     /// shared queue.
     pub tenant_keys_max: u32,
+    /// Called on the writer thread after the store has freed memory because it is idle; must not block.
+    pub on_memory_freed: fn(),
     /// Called when an fsync fails.
     pub fatal: FatalHandler,
 }
@@ -66,6 +68,7 @@ impl Default for DiskOptions {
             cache_bytes: 64 << 20,
             reserve_bytes: 256 << 20,
             tenant_keys_max: 100_000,
+            on_memory_freed: || {},
             fatal: FatalHandler::default(),
         }
     }

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 
-use fjall::{Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
+use fjall::{AbstractTree, Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::catalog::{Catalog, PurgeCursor, QueueEntry};
@@ -160,10 +160,10 @@ impl Keyspaces {
     ///
     /// A segment whose compaction was interrupted would otherwise hide the messages in the compacted segment.
     pub(super) fn drop_empty_segments(&mut self) -> Result<(), StoreError> {
-        let is_empty = |segment: &Segment| segment.live == 0 && segment.end.is_some();
+        let is_empty = |segment: &Segment| segment.live == 0 && segment.end.is_some() && segment.is_flushed();
         while let Some(index) = self.segments.segments.iter().position(is_empty) {
             let segment = &self.segments.segments[index];
-            self.db.delete_keyspace(segment.keyspace.clone()).map_err(io)?;
+            drop_keyspace(&self.db, segment.keyspace.clone())?;
             self.meta.remove(layout::segment_end_key(segment.first)).map_err(io)?;
             self.segments.segments.remove(index);
         }
@@ -321,6 +321,14 @@ fn open_segments(db: &Database, meta: &Keyspace, next: Seq) -> Result<Segments, 
 pub(super) fn read_number(meta: &Keyspace, key: &[u8]) -> Result<Option<u64>, StoreError> {
     let Some(value) = meta.get(key).map_err(io)? else { return Ok(None) };
     layout::read_u64(&value, 0).map(Some).ok_or_else(|| corrupt("a number"))
+}
+
+/// Deletes a keyspace.
+///
+/// fjall keeps the files of a deleted keyspace open, and so their disk space, unless its tables were dropped before.
+pub(super) fn drop_keyspace(db: &Database, keyspace: Keyspace) -> Result<(), StoreError> {
+    keyspace.tree.drop_range::<&[u8], _>(..).map_err(|error| io(fjall::Error::Storage(error)))?;
+    db.delete_keyspace(keyspace).map_err(io)
 }
 
 /// Converts a fjall error; of an I/O error only the cause is kept, without fjall's wrapper.

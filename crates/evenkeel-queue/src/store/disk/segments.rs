@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions};
+use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions};
 
 use crate::id::Seq;
 
@@ -46,6 +46,11 @@ impl Segment {
     pub(super) fn is_full(&self) -> bool {
         let is_old = AGE_MAX <= self.opened.elapsed() && APPENDED_MIN <= self.appended;
         BYTES_MAX <= self.bytes || is_old
+    }
+
+    /// Reports whether no memtable waits for its flush, which would create files after the others were dropped.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.keyspace.tree.sealed_memtable_count() == 0
     }
 
     fn contains(&self, seq: Seq) -> bool {

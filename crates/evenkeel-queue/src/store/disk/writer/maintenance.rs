@@ -11,7 +11,7 @@ use crate::id::Seq;
 use crate::message::MessageMeta;
 use crate::store::StoreError;
 use crate::store::disk::catalog::PurgeCursor;
-use crate::store::disk::keyspaces::io;
+use crate::store::disk::keyspaces::{drop_keyspace, io};
 use crate::store::disk::layout;
 use crate::store::disk::segments::{Segment, compacted_name, segment_name};
 
@@ -114,7 +114,7 @@ impl Writer {
             self.persist(PersistMode::SyncAll)?;
             if let Some(keyspaces) = self.keyspaces.write().as_mut() {
                 keyspaces.meta.remove(layout::segment_end_key(compacted.first)).map_err(io)?;
-                keyspaces.db.delete_keyspace(compacted.keyspace).map_err(io)?;
+                drop_keyspace(&keyspaces.db, compacted.keyspace)?;
             }
         }
         Ok(())
@@ -160,7 +160,7 @@ impl Writer {
                 Segment::open(&keyspaces.db, &compacted_name(number), Seq(0), Some(Seq(0))).map_err(io)?;
             let old = core::mem::replace(&mut keyspaces.segments.compacted, fresh);
             keyspaces.segments.compacted_number = number;
-            keyspaces.db.delete_keyspace(old.keyspace).map_err(io)?;
+            drop_keyspace(&keyspaces.db, old.keyspace)?;
         }
         Ok(())
     }

@@ -88,6 +88,8 @@ impl Writer {
             self.reclaim.flushes = if flushed { flushes + 1 } else { 0 };
             let backoff = self.reclaim.flushes.saturating_sub(2).min(BACKOFF_SHIFT_MAX);
             self.reclaim.due = Some(Instant::now() + INTERVAL * (1 << backoff));
+        } else {
+            (self.options.on_memory_freed)();
         }
         Ok(())
     }
