@@ -124,7 +124,13 @@ impl RestartBackoff {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::namespace::Namespace;
+    use crate::queues::Queues;
+    use crate::settings::QueueSettings;
+    use crate::store::memory::MemoryStore;
 
     #[test]
     fn restarts_of_a_crashing_actor_back_off_exponentially() {
@@ -133,5 +139,14 @@ mod tests {
         let delays: Vec<u128> = (0..10).map(|_| backoff.next_delay(start).as_millis()).collect();
         assert_eq!(delays, [0, 100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
         assert_eq!(backoff.next_delay(start + SERIES_GAP_MAX), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn a_request_without_an_answer_is_not_rejected_as_an_overload() {
+        let queues = Queues::open(Arc::new(MemoryStore::new()), 10).await.unwrap();
+        let settings = QueueSettings::default();
+        let made = queues.create(Namespace::Shared, "jobs", settings, String::new()).await.unwrap();
+        let text = made.queue().ask_rejection(AskError::TimedOut).to_string();
+        assert!(text.contains("did not answer in time") && text.contains("outcome"), "{text}");
     }
 }

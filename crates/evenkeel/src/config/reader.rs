@@ -412,12 +412,8 @@ impl<'a> Section<'a> {
     fn record_raised<T: ConfigValue>(&self, key: &'static str, setting: &SourcedValue<T>, from: Option<T>) {
         if let Some(index) = self.effective_index {
             let raised_from = from.map(|from| from.to_json());
-            let setting = Setting {
-                key,
-                value: setting.value.to_json(),
-                origin: setting.origin.clone(),
-                raised_from,
-            };
+            let setting =
+                Setting { key, value: setting.value.to_json(), origin: setting.origin.clone(), raised_from };
             self.reader.state.borrow_mut().effective.add(index, setting);
         }
     }

@@ -1,7 +1,6 @@
 //! Resident memory of the real binary, after work is done.
 
 use std::fs;
-use std::thread;
 
 use serde_json::{Value, json};
 
@@ -15,7 +14,7 @@ const MIB: u64 = 1 << 20;
 const CACHES: u64 = (64 + 32) * MIB;
 /// Turns a test that would hang into one that fails.
 const ATTEMPTS_MAX: usize = 30;
-const CLIENTS: usize = 4;
+const BATCH: usize = 100;
 
 #[test]
 fn an_idle_fairness_key_takes_at_most_a_kilobyte() {
@@ -53,37 +52,24 @@ impl Server {
     }
 
     /// Sends messages, then receives and acknowledges all of them.
-    fn work(&self, messages: usize, message: impl Fn(usize) -> Value + Sync) {
-        self.parallel(|client| {
-            let numbers: Vec<usize> = (0..messages).filter(|number| number % CLIENTS == client).collect();
-            for chunk in numbers.chunks(100) {
-                let batch: Value = chunk.iter().map(|&number| message(number)).collect();
-                let sent = self.process.post("/api/queues/q/messages", &json!({"messages": batch}));
-                assert_eq!(sent.status, 201, "{sent:?}");
-            }
-        });
-        self.parallel(|_| {
-            loop {
-                let receive = json!({"max": 100, "wait_ms": 1_000});
-                let received = self.process.post("/api/queues/q/receive", &receive).json();
-                let messages = received["messages"].as_array().unwrap().clone();
-                if messages.is_empty() {
-                    return;
-                }
-                let receipts: Value = messages.iter().map(|message| message["receipt"].clone()).collect();
-                let acked = self.process.post("/api/queues/q/ack", &json!({"receipts": receipts}));
-                assert_eq!(acked.status, 200, "{acked:?}");
-            }
-        });
-    }
-
-    fn parallel(&self, work: impl Fn(usize) + Sync) {
-        thread::scope(|scope| {
-            for client in 0..CLIENTS {
-                let work = &work;
-                scope.spawn(move || work(client));
-            }
-        });
+    fn work(&self, messages: usize, message: impl Fn(usize) -> Value) {
+        let numbers: Vec<usize> = (0..messages).collect();
+        for chunk in numbers.chunks(BATCH) {
+            let batch: Value = chunk.iter().map(|&number| message(number)).collect();
+            let sent = self.process.post("/api/queues/q/messages", &json!({"messages": batch}));
+            assert_eq!(sent.status, 201, "{sent:?}");
+        }
+        let mut left = messages;
+        while left > 0 {
+            let receive = json!({"max": BATCH, "wait_ms": 20_000});
+            let received = self.process.post("/api/queues/q/receive", &receive).json();
+            let messages = received["messages"].as_array().unwrap();
+            assert!(!messages.is_empty(), "{left} messages are left");
+            let receipts: Value = messages.iter().map(|message| message["receipt"].clone()).collect();
+            let acked = self.process.post("/api/queues/q/ack", &json!({"receipts": receipts}));
+            assert_eq!(acked.status, 200, "{acked:?}");
+            left -= messages.len();
+        }
     }
 
     fn assert_falls_to(&self, limit: u64, what: &str) {

@@ -44,7 +44,7 @@ fn a_reserve_below_the_minimum_is_raised_and_is_enough_for_background_writes() {
     disk.dir.write("evenkeel.toml", "[queue]\nreserve_bytes = 52428800\n");
     let checked = disk.dir.run(&["check", "evenkeel.toml"]);
     let shown = "reserve_bytes = 134217728  # evenkeel.toml:2, raised from 52428800 to the minimum";
-    assert!(checked.stdout.contains(shown), "{checked:?}");
+    assert!(checked.out.contains(shown), "{checked:?}");
     let server = disk.start_after("raised [queue] reserve_bytes to the minimum");
     create_queue(&server);
     for _ in 0..3 {
@@ -92,8 +92,7 @@ fn a_receive_on_a_full_disk_delivers_or_is_rejected() {
     let left = json!({"QueueUrl": "q", "AttributeNames": ["All"]});
     let left = sqs(&server, "GetQueueAttributes", &left).json();
     let count = |name: &str| left["Attributes"][name].as_str().unwrap().parse::<usize>().unwrap();
-    let messages =
-        count("ApproximateNumberOfMessages") + count("ApproximateNumberOfMessagesNotVisible");
+    let messages = count("ApproximateNumberOfMessages") + count("ApproximateNumberOfMessagesNotVisible");
     assert!(sent < messages, "{messages} of more than {sent} messages are left");
 }
 
@@ -227,10 +226,11 @@ impl SmallDisk {
             let receive = json!({"QueueUrl": "q", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 20});
             let received = sqs(server, "ReceiveMessage", &receive);
             let body = received.json();
-            let messages = body["Messages"].as_array().unwrap_or_else(|| panic!("{left} are left: {received:?}"));
-            let entries = messages.iter().enumerate().map(|(id, message)| {
-                json!({"Id": id.to_string(), "ReceiptHandle": message["ReceiptHandle"]})
-            });
+            let messages =
+                body["Messages"].as_array().unwrap_or_else(|| panic!("{left} are left: {received:?}"));
+            let entries = messages.iter().enumerate().map(
+                |(id, message)| json!({"Id": id.to_string(), "ReceiptHandle": message["ReceiptHandle"]}),
+            );
             let delete = json!({"QueueUrl": "q", "Entries": entries.collect::<Value>()});
             let deleted = sqs(server, "DeleteMessageBatch", &delete);
             let failed = &deleted.json()["Failed"];

@@ -8,7 +8,9 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 
-use fjall::{AbstractTree, Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
+use fjall::{
+    AbstractTree, Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot,
+};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::catalog::{Catalog, PurgeCursor, QueueEntry};
@@ -83,7 +85,8 @@ impl Keyspaces {
         let mut catalog = keyspaces.read_queues(seq)?;
         keyspaces.read_keys(&mut catalog)?;
         let extents = keyspaces.count(&mut catalog)?;
-        keyspaces.drop_empty_segments()?;
+        // A segment whose compaction was interrupted would otherwise hide the messages in the compacted segment.
+        keyspaces.drop_segments(Segment::is_empty)?;
         for (queue, keys) in &extents {
             for (key, extent) in keys {
                 let entry = catalog.queues.get_mut(queue).and_then(|queue| queue.keys.get_mut(key));
@@ -156,12 +159,9 @@ impl Keyspaces {
         Ok(extents)
     }
 
-    /// Drops segments without a live message.
-    ///
-    /// A segment whose compaction was interrupted would otherwise hide the messages in the compacted segment.
-    pub(super) fn drop_empty_segments(&mut self) -> Result<(), StoreError> {
-        let is_empty = |segment: &Segment| segment.live == 0 && segment.end.is_some() && segment.is_flushed();
-        while let Some(index) = self.segments.segments.iter().position(is_empty) {
+    /// Drops closed segments without a live message.
+    pub(super) fn drop_segments(&mut self, is_dropped: impl Fn(&Segment) -> bool) -> Result<(), StoreError> {
+        while let Some(index) = self.segments.segments.iter().position(&is_dropped) {
             let segment = &self.segments.segments[index];
             drop_keyspace(&self.db, segment.keyspace.clone())?;
             self.meta.remove(layout::segment_end_key(segment.first)).map_err(io)?;

@@ -48,6 +48,11 @@ impl Segment {
         BYTES_MAX <= self.bytes || is_old
     }
 
+    /// Reports whether the segment is closed and has no live message.
+    pub(super) fn is_empty(&self) -> bool {
+        self.live == 0 && self.end.is_some()
+    }
+
     /// Reports whether no memtable waits for its flush, which would create files after the others were dropped.
     pub(super) fn is_flushed(&self) -> bool {
         self.keyspace.tree.sealed_memtable_count() == 0

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use fjall::{OwnedWriteBatch, PersistMode};
 use parking_lot::RwLock;
 
-use super::dedup::DedupEntry;
 use super::catalog::Catalog;
+use super::dedup::DedupEntry;
 use super::keyspaces::{Keyspaces, Recovery, io};
 use super::write_queue::WriteQueue;
 use super::{DiskOptions, FatalHandler};

@@ -153,7 +153,7 @@ impl Writer {
     pub(super) fn drop_empty(&mut self) -> Result<(), StoreError> {
         let mut keyspaces = self.keyspaces.write();
         let Some(keyspaces) = keyspaces.as_mut() else { return Ok(()) };
-        keyspaces.drop_empty_segments()?;
+        keyspaces.drop_segments(|segment| segment.is_empty() && segment.is_flushed())?;
         if keyspaces.segments.compacted.live == 0 && keyspaces.segments.compacted.appended > 0 {
             let number = keyspaces.segments.compacted_number + 1;
             let fresh =

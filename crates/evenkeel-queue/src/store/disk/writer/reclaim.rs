@@ -84,8 +84,8 @@ impl Writer {
         }
         let min = if is_short { FLUSH_MIN_SHORT } else { FLUSH_MIN };
         let flushed = is_idle && self.flush_memtables(min)?;
-        if flushed || !is_idle {
-            self.reclaim.flushes = if flushed { flushes + 1 } else { 0 };
+        if flushed || !is_idle || self.has_empty_segment() {
+            self.reclaim.flushes = if is_idle { flushes + 1 } else { 0 };
             let backoff = self.reclaim.flushes.saturating_sub(2).min(BACKOFF_SHIFT_MAX);
             self.reclaim.due = Some(Instant::now() + INTERVAL * (1 << backoff));
         } else {
@@ -111,6 +111,12 @@ impl Writer {
             self.rotate()?;
         }
         self.drop_empty()
+    }
+
+    /// Reports whether a segment waits for a flush before it is dropped.
+    fn has_empty_segment(&self) -> bool {
+        let keyspaces = self.keyspaces.read();
+        keyspaces.as_ref().is_some_and(|keyspaces| keyspaces.segments.segments.iter().any(Segment::is_empty))
     }
 
     /// Flushes the memtables if they take `min` bytes or hold back a journal file; reports whether it did.
