@@ -14,16 +14,16 @@ const MIB: u64 = 1 << 20;
 const CACHES: u64 = (64 + 32) * MIB;
 /// Turns a test that would hang into one that fails.
 const ATTEMPTS_MAX: usize = 30;
-const BATCH: usize = 100;
+const BATCH: usize = 50;
 
 #[test]
 fn an_idle_fairness_key_takes_at_most_a_kilobyte() {
     let server = Server::start("memory-keys");
     // The first keys allocate what all share.
-    server.work(2_000, |number| json!({"body": "x", "key": format!("first-{number}")}));
+    server.work(2_000, |number| json!({"body": "x", "fairness_key": format!("first-{number}")}));
     let before = server.resident();
     let keys = 40_000;
-    server.work(keys, |number| json!({"body": "x", "key": format!("key-{number}")}));
+    server.work(keys, |number| json!({"body": "x", "fairness_key": format!("key-{number}")}));
     let limit = before + keys as u64 * KIB + 16 * MIB;
     server.assert_falls_to(limit, "per idle key");
 }

@@ -97,7 +97,7 @@ fn a_receive_on_a_full_disk_delivers_or_is_rejected() {
 }
 
 #[test]
-fn a_start_on_a_full_disk_names_the_cause_and_the_next_start_finds_every_message() {
+fn a_server_started_on_a_full_disk_delivers_and_accepts_messages_once_there_is_space() {
     let Some(disk) = SmallDisk::new("start", "640m") else { return };
     let server = disk.start();
     create_queue(&server);
@@ -108,13 +108,22 @@ fn a_start_on_a_full_disk_names_the_cause_and_the_next_start_finds_every_message
     let root = PathBuf::from(format!("/proc/{}/root", holder.id()));
     server.signal("KILL");
     server.wait();
-    let failed = disk.serve_in(holder.id()).stdout(Stdio::null()).output().unwrap();
-    let text = String::from_utf8_lossy(&failed.stderr).into_owned();
-    assert!(!failed.status.success() && text.contains("No space left on device"), "{failed:?}");
-    let filler = filler.strip_prefix("/proc").unwrap().components().skip(2).collect::<PathBuf>();
-    fs::remove_file(root.join(filler)).unwrap();
+    let filler = root.join(filler.strip_prefix("/proc").unwrap().components().skip(2).collect::<PathBuf>());
+    // Room for the records of the start.
+    let left = fs::metadata(&filler).unwrap().len() - MIB;
+    File::options().write(true).open(&filler).unwrap().set_len(left).unwrap();
     let server = ServerProcess::spawn(&mut disk.serve_in(holder.id()));
+    let rejected = send(&server, 1);
+    assert!(rejected.status == 503 && rejected.body.contains("disk is full"), "{rejected:?}");
+    let receive = json!({"QueueUrl": "q", "WaitTimeSeconds": 20, "VisibilityTimeout": 0});
+    assert_eq!(sqs(&server, "ReceiveMessage", &receive).status, 200);
+    fs::remove_file(filler).unwrap();
     disk.drain(&server, 50);
+    let accepted = (0..ATTEMPTS_MAX).any(|_| {
+        wait_a_second(&server);
+        send(&server, 1).status == 200
+    });
+    assert!(accepted, "{} bytes are free", disk.free(&server));
     drop(server);
     holder.kill().unwrap();
     holder.wait().unwrap();
@@ -182,7 +191,8 @@ impl SmallDisk {
     fn serve_in(&self, pid: u32) -> Command {
         let serve = self.serve();
         let mut command = enter(pid);
-        command.arg(format!("--wd={}", self.dir.file("").display()));
+        command.args(["sh", "-c", "cd \"$0\" && exec \"$@\""]).arg(self.dir.file(""));
+        command.current_dir(self.dir.file(""));
         inherit(&mut command, &serve);
         command
     }
@@ -259,7 +269,9 @@ fn inherit(command: &mut Command, inner: &Command) {
 }
 
 fn create_queue(server: &ServerProcess) {
-    assert_eq!(sqs(server, "CreateQueue", &json!({"QueueName": "q"})).status, 200);
+    for name in ["q", "empty"] {
+        assert_eq!(sqs(server, "CreateQueue", &json!({"QueueName": name})).status, 200);
+    }
 }
 
 fn send(server: &ServerProcess, size: usize) -> RawResponse {
@@ -268,7 +280,6 @@ fn send(server: &ServerProcess, size: usize) -> RawResponse {
 
 /// Lets a second pass at the server: a receive from a queue that is empty.
 fn wait_a_second(server: &ServerProcess) {
-    sqs(server, "CreateQueue", &json!({"QueueName": "empty"}));
     sqs(server, "ReceiveMessage", &json!({"QueueUrl": "empty", "WaitTimeSeconds": 1}));
 }
 

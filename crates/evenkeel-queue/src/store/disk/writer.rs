@@ -309,7 +309,7 @@ impl Writer {
         }
         let has_content = !batch.is_empty();
         if let Err(error) = batch.durability(Some(PersistMode::Buffer)).commit() {
-            let error = self.write_error(error);
+            let error = self.failure(io(error));
             self.fail(error.clone());
             return completions.into_iter().for_each(|done| done(Err(error.clone())));
         }
@@ -374,18 +374,15 @@ impl Writer {
         }
     }
 
-    /// Returns the error of a failed commit. After a failed flush, fjall rejects every write without the cause.
-    fn write_error(&mut self, error: fjall::Error) -> StoreError {
-        if !matches!(error, fjall::Error::Poisoned) {
-            return io(error);
+    /// Returns the cause of a failed write. After a failed flush, fjall rejects every write without the cause.
+    fn failure(&mut self, error: StoreError) -> StoreError {
+        if !matches!(error, StoreError::Io(_)) {
+            return error;
         }
         self.read_free_space();
-        match self.free_bytes {
-            free if free < self.options.reserve_bytes => {
-                StoreError::DiskFull { free, reserve: self.options.reserve_bytes }
-            }
-            _ => StoreError::Io("a background write failed".into()),
-        }
+        let free = self.free_bytes;
+        let reserve = self.options.reserve_bytes;
+        if free < reserve { StoreError::DiskFull { free, reserve } } else { error }
     }
 
     fn close(&mut self) {

@@ -25,6 +25,8 @@ const IDLE_CHANGES: u64 = 100;
 const FLUSH_MIN: u64 = 8 << 20;
 /// The same while the disk is short of space.
 const FLUSH_MIN_SHORT: u64 = 1 << 20;
+/// Runs after the last that returned something; memory that it freed late is purged by the next.
+const SETTLED_MAX: u32 = 3;
 /// Bytes of an open segment without live messages that are worth a new segment.
 const DRAINED_MIN: u64 = 8 << 20;
 /// Size at which fjall seals a memtable.
@@ -41,6 +43,8 @@ pub(super) struct Reclaim {
     changes: u64,
     /// Flushes since the store became idle.
     flushes: u32,
+    /// Runs since then that found nothing to return.
+    settled: u32,
 }
 
 impl Reclaim {
@@ -65,6 +69,7 @@ impl Writer {
             return;
         }
         if let Err(error) = self.return_space() {
+            let error = self.failure(error);
             self.fail(error);
         }
     }
@@ -74,8 +79,7 @@ impl Writer {
         let is_short = self.available() < self.options.reserve_bytes;
         let is_quiet = is_short || self.reclaim.appended < QUIET_BYTES;
         let is_idle = is_short || (is_quiet && self.reclaim.changes < IDLE_CHANGES);
-        let flushes = self.reclaim.flushes;
-        self.reclaim = Reclaim::default();
+        let Reclaim { flushes, settled, .. } = core::mem::take(&mut self.reclaim);
         if is_idle {
             self.compact_sparse()?;
         }
@@ -90,6 +94,10 @@ impl Writer {
             self.reclaim.due = Some(Instant::now() + INTERVAL * (1 << backoff));
         } else {
             (self.options.on_memory_freed)();
+            if settled < SETTLED_MAX {
+                self.reclaim.settled = settled + 1;
+                self.reclaim.due = Some(Instant::now() + INTERVAL);
+            }
         }
         Ok(())
     }
