@@ -135,6 +135,7 @@ impl Queue {
         );
         let sent = completed.await.unwrap_or(Err(StoreError::Closed)).map_err(|error| match error {
             StoreError::TooManyKeys => Rejection::TooManyKeys { max: u64::from(settings.keys_max) },
+            StoreError::TooManyTenantKeys { max } => Rejection::TooManyTenantKeys { max },
             error => Rejection::Store(error),
         })?;
         Ok(sent.into_iter().map(EnqueueResult::id).collect())
@@ -162,7 +163,9 @@ impl Queue {
             // No request permit: the actor limits waiting receives itself, and they must not block acknowledgements.
             let guard = match owner.actor.ask(request).within(left).await {
                 Ok(guard) => guard?,
-                Err(AskError::TimedOut) if when_empty == WhenEmpty::Wait => return Ok(Vec::new()),
+                Err(AskError::TimedOut) if when_empty == WhenEmpty::Wait => {
+                    return self.0.gauge.unreadable().map_or(Ok(Vec::new()), |error| Err(error.into()));
+                }
                 Err(error) => match self.ask_rejection(error) {
                     // Nothing was delivered, so the next actor can serve the same request.
                     Rejection::Interrupted => {

@@ -270,8 +270,8 @@ impl QueueActor {
         self.write_dispositions(ended, self_ref);
         if self.state.has_ready() {
             self.deliver(request, self_ref);
-        } else if request.when_empty == WhenEmpty::Return && !self.state.is_prefetching() {
-            respond(request.reply, Ok(LeaseGuard::empty()));
+        } else if request.when_empty == WhenEmpty::Return && !self.is_prefetching() {
+            self.answer_empty(request);
         } else if self.waiting.len() < WAITING_MAX {
             self.waiting.push_back(request);
         } else {
@@ -281,6 +281,17 @@ impl QueueActor {
             }
             self.waiting.push_back(request);
         }
+    }
+
+    /// Reports whether a read is under way that may find a message to deliver.
+    fn is_prefetching(&self) -> bool {
+        self.prefetching > 0 || self.state.is_prefetching()
+    }
+
+    /// Answers that the queue is empty, or that its messages cannot be read.
+    fn answer_empty(&self, request: ReceiveRequest) {
+        let answer = self.gauge.unreadable().map_or(Ok(LeaseGuard::empty()), |error| Err(error.into()));
+        respond(request.reply, answer);
     }
 
     /// Leases the next messages to one consumer.
@@ -295,7 +306,7 @@ impl QueueActor {
             leased.map(|leased| MessageChange::Leased(self.lease_record(leased), leased.until)).collect(),
         );
         self.delete_expired(batch.expired, self_ref);
-        let may_wait = request.when_empty == WhenEmpty::Wait || self.state.is_prefetching();
+        let may_wait = request.when_empty == WhenEmpty::Wait || self.is_prefetching();
         if batch.leased.is_empty() && may_wait {
             return self.waiting.push_front(request);
         }
@@ -420,7 +431,7 @@ impl QueueActor {
         self.waiting = waiting;
         let returning: VecDeque<ReceiveRequest> = returning;
         for request in returning {
-            respond(request.reply, Ok(LeaseGuard::empty()));
+            self.answer_empty(request);
         }
     }
 
@@ -434,6 +445,7 @@ impl QueueActor {
         let key = request.key.0;
         match found {
             Ok(found) => {
+                self.gauge.set_read_error(None);
                 let missing = self.state.apply_prefetch(request, found);
                 if missing > 0 {
                     tracing::error!(queue, key, missing, "messages are missing from the store");
@@ -441,6 +453,7 @@ impl QueueActor {
             }
             Err(error) => {
                 tracing::warn!(queue, key, %error, "could not read messages, retrying in 1 s");
+                self.gauge.set_read_error(Some(error));
                 self.state.fail_prefetch(request);
             }
         }
@@ -543,19 +556,9 @@ impl QueueActor {
     /// Serves waiting consumers, requests prefetches, publishes the totals and sets the timer.
     fn after_message(&mut self, ctx: &mut Context<'_, Self>) {
         self.serve_waiting(&ctx.me());
-        while self.prefetching < PREFETCHES_MAX {
-            let Some(request) = self.state.poll_prefetch() else { break };
-            self.prefetching += 1;
-            let self_ref = ctx.me();
-            let fetch = Fetch {
-                queue: self.queue,
-                key: request.key,
-                after: request.after,
-                messages_max: request.count,
-                bytes_max: PREFETCH_BYTES_MAX,
-            };
-            let done = move |found| self_ref.tell(Msg::Prefetched(request, found));
-            self.store.read_next(fetch, Box::new(done));
+        self.request_prefetches(ctx);
+        if !self.state.has_ready() && !self.is_prefetching() {
+            self.answer_empty_receives();
         }
         self.gauge.set_actor_totals(self.state.totals());
         let (count, bytes) = core::mem::take(&mut self.appended);
@@ -572,6 +575,23 @@ impl QueueActor {
         }
     }
 
+    fn request_prefetches(&mut self, ctx: &Context<'_, Self>) {
+        while self.prefetching < PREFETCHES_MAX {
+            let Some(request) = self.state.poll_prefetch() else { break };
+            self.prefetching += 1;
+            let self_ref = ctx.me();
+            let fetch = Fetch {
+                queue: self.queue,
+                key: request.key,
+                after: request.after,
+                messages_max: request.count,
+                bytes_max: PREFETCH_BYTES_MAX,
+            };
+            let done = move |found| self_ref.tell(Msg::Prefetched(request, found));
+            self.store.read_next(fetch, Box::new(done));
+        }
+    }
+
     fn serve_waiting(&mut self, self_ref: &ActorRef<Msg>) {
         while self.state.has_ready() {
             let Some(request) = self.waiting.pop_front() else { break };
@@ -583,9 +603,6 @@ impl QueueActor {
                     break;
                 }
             }
-        }
-        if !self.state.has_ready() && !self.state.is_prefetching() {
-            self.answer_empty_receives();
         }
     }
 }

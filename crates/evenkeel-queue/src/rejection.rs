@@ -4,8 +4,8 @@ use crate::store::StoreError;
 
 /// Reason why a queue rejected a request.
 ///
-/// A rejected request has changed nothing, with three exceptions: [`Rejection::Interrupted`], [`StoreError::Unknown`],
-/// and a [`Rejection::Busy`] because the queue's actor did not answer in time.
+/// A rejected request has changed nothing, with three exceptions: [`Rejection::Interrupted`], [`Rejection::NoAnswer`]
+/// and [`StoreError::Unknown`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     #[error("queue is full: it may hold {max} {limit}")]
@@ -19,6 +19,9 @@ pub enum Rejection {
     /// A key is in use while it has a rule or messages, and for a minute after the last one.
     #[error("{max} fairness keys are in use, the maximum")]
     TooManyKeys { max: u64 },
+    /// The tenant is the owner of the queue, or in a shared queue the first level of the key.
+    #[error("the tenant has {max} fairness keys in use, the maximum")]
+    TooManyTenantKeys { max: u32 },
     #[error("a fairness key has 1 to 256 bytes, none of them a control character")]
     BadKey,
     #[error("message is larger than {max} bytes")]
@@ -42,9 +45,12 @@ pub enum Rejection {
     NotInFlight,
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Too many requests are queued, the queue's actor did not answer in time, or the message is being removed.
+    /// Too many requests are queued, or the message is being removed.
     #[error("queue is overloaded, retry later")]
     Busy,
+    /// The queue's actor did not answer in time: it is overloaded, or the process was stopped meanwhile.
+    #[error("queue did not answer in time and the outcome of this request is unknown, retry")]
+    NoAnswer,
     #[error("queue was deleted")]
     QueueDeleted,
     #[error("gateway is stopping")]

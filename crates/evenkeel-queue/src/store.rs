@@ -242,6 +242,8 @@ pub enum StoreError {
     NoQueue,
     #[error("no more fairness keys can be created")]
     TooManyKeys,
+    #[error("a tenant may have {max} fairness keys in use")]
+    TooManyTenantKeys { max: u32 },
     #[error("another gateway owns the queue")]
     NotOwner,
     #[error("store is closed")]

@@ -217,7 +217,8 @@ impl From<Rejection> for SqsError {
         match rejection {
             Rejection::QueueFull { .. }
             | Rejection::TooManyInFlight { .. }
-            | Rejection::TooManyKeys { .. } => Self::OverLimit { message: rejection.to_string() },
+            | Rejection::TooManyKeys { .. }
+            | Rejection::TooManyTenantKeys { .. } => Self::OverLimit { message: rejection.to_string() },
             Rejection::BadKey | Rejection::DelayOnFifo | Rejection::BadTtl { .. } => {
                 Self::invalid(rejection.to_string())
             }
@@ -228,7 +229,7 @@ impl From<Rejection> for SqsError {
             ),
             Rejection::NotInFlight => Self::NotInFlight,
             Rejection::Store(error) => error.into(),
-            Rejection::Busy | Rejection::Stopping | Rejection::Interrupted => {
+            Rejection::Busy | Rejection::NoAnswer | Rejection::Stopping | Rejection::Interrupted => {
                 Self::Unavailable { message: rejection.to_string() }
             }
             Rejection::QueueDeleted => Self::NoQueue,
@@ -251,6 +252,7 @@ impl From<StoreError> for SqsError {
             | StoreError::NoRoom(_)
             | StoreError::Busy
             | StoreError::TooManyKeys
+            | StoreError::TooManyTenantKeys { .. }
             | StoreError::NotOwner
             | StoreError::Closed => Self::Unavailable { message: error.to_string() },
             StoreError::Io(_) | StoreError::Unknown(_) => {

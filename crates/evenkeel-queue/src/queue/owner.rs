@@ -65,7 +65,8 @@ impl Queue {
     /// Returns the rejection for a request that the actor did not answer.
     pub(super) fn ask_rejection(&self, error: AskError) -> Rejection {
         match (error, &*self.0.owner.borrow()) {
-            (AskError::TimedOut | AskError::Full, _) => Rejection::Busy,
+            (AskError::TimedOut, _) => Rejection::NoAnswer,
+            (AskError::Full, _) => Rejection::Busy,
             (_, Owner::Deleted) => Rejection::QueueDeleted,
             (_, Owner::Stopping) => Rejection::Stopping,
             (_, Owner::Active(_) | Owner::Restarting) => Rejection::Interrupted,
@@ -123,7 +124,13 @@ impl RestartBackoff {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::namespace::Namespace;
+    use crate::queues::Queues;
+    use crate::settings::QueueSettings;
+    use crate::store::memory::MemoryStore;
 
     #[test]
     fn restarts_of_a_crashing_actor_back_off_exponentially() {
@@ -132,5 +139,14 @@ mod tests {
         let delays: Vec<u128> = (0..10).map(|_| backoff.next_delay(start).as_millis()).collect();
         assert_eq!(delays, [0, 100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
         assert_eq!(backoff.next_delay(start + SERIES_GAP_MAX), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn a_request_without_an_answer_is_not_rejected_as_an_overload() {
+        let queues = Queues::open(Arc::new(MemoryStore::new()), 10).await.unwrap();
+        let settings = QueueSettings::default();
+        let made = queues.create(Namespace::Shared, "jobs", settings, String::new()).await.unwrap();
+        let text = made.queue().ask_rejection(AskError::TimedOut).to_string();
+        assert!(text.contains("did not answer in time") && text.contains("outcome"), "{text}");
     }
 }

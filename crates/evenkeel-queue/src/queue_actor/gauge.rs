@@ -6,10 +6,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::message::AppendedMessage;
 use crate::queue_state::QueueTotals;
+use crate::store::StoreError;
 
 /// A queue's totals as atomics; a read is not a consistent snapshot.
 #[derive(Debug, Default)]
@@ -22,6 +23,8 @@ pub(crate) struct SharedQueueTotals {
     with_ttl: AtomicU64,
     /// Messages that expired while earlier actors ran the queue.
     expired_by_earlier_actors: AtomicU64,
+    /// Error of the last read of messages from the store, if it failed.
+    read_error: Mutex<Option<StoreError>>,
     /// Messages that are being written.
     pub(crate) writing: AtomicCountAndBytes,
     /// Messages in the actor's mailbox. Replaced with the actor: a new actor reads its messages from the store.
@@ -51,6 +54,15 @@ impl SharedQueueTotals {
         self.bytes.store(totals.bytes, Ordering::Relaxed);
         self.expired.store(totals.expired, Ordering::Relaxed);
         self.with_ttl.store(totals.with_ttl, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_read_error(&self, error: Option<StoreError>) {
+        *self.read_error.lock() = error;
+    }
+
+    /// Returns why the queue is not empty although no message can be delivered, if the store could not be read.
+    pub(crate) fn unreadable(&self) -> Option<StoreError> {
+        self.read_error.lock().clone().filter(|_| self.pending.load(Ordering::Relaxed) > 0)
     }
 
     /// Switches to a new actor, with the totals of its state and the counts of its mailbox.

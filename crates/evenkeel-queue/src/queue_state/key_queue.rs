@@ -430,6 +430,17 @@ impl KeyQueue {
         self.in_flight + self.removing
     }
 
+    /// Frees the memory of the emptied collections; an idle key keeps only its counters.
+    pub(super) fn release_memory(&mut self) {
+        self.window = VecDeque::new();
+        self.redeliveries = BTreeMap::new();
+        // A prefetch under way may still return deleted messages.
+        if self.skip.is_empty() {
+            self.skip = BTreeSet::new();
+            self.deleted = Vec::new();
+        }
+    }
+
     /// Reports whether the key has no message in any state.
     pub(super) fn is_idle(&self) -> bool {
         let invisible = self.outstanding() + self.delayed + self.exhausted + self.expiring;

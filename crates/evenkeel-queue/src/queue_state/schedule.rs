@@ -327,7 +327,11 @@ impl Schedule {
     /// Lists a key without messages, to be removed if it stays idle.
     fn list_idle(&mut self, index: Key, now: UnixMillis) {
         let queue = self.key_mut(index);
-        if queue.is_idle() && !queue.is_listed_idle {
+        if !queue.is_idle() {
+            return;
+        }
+        queue.release_memory();
+        if !queue.is_listed_idle {
             queue.is_listed_idle = true;
             self.idle.push_back((now, index));
         }

@@ -4,6 +4,7 @@
 //! operations durable that arrived during the previous fsync (group commit). Opening a store reads the keys of
 //! messages, never their bodies.
 
+mod catalog;
 mod dedup;
 mod keyspaces;
 mod layout;
@@ -42,20 +43,34 @@ const WRITE_QUEUE_MAX: usize = 65_536;
 const READ_QUEUE_MAX: usize = 65_536;
 const READERS: usize = 2;
 
+/// Disk space that background writes may need: flushes, compactions, acknowledgements.
+pub const RESERVE_BYTES_MIN: u64 = 128 << 20;
+
 /// Options of a store on disk.
 #[derive(Clone, Debug)]
 pub struct DiskOptions {
     /// Size of the block cache.
     pub cache_bytes: u64,
-    /// Messages are rejected while less disk space than this is free.
+    /// Messages are rejected while less disk space than this is free; at least [`RESERVE_BYTES_MIN`], except in tests.
     pub reserve_bytes: u64,
+    /// Maximum number of keys per tenant: the owner of the queue, over all its queues, or the first level of the keys in a
+    /// shared queue.
+    pub tenant_keys_max: u32,
+    /// Called on the writer thread after the store has freed memory because it is idle; must not block.
+    pub on_memory_freed: fn(),
     /// Called when an fsync fails.
     pub fatal: FatalHandler,
 }
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        Self { cache_bytes: 64 << 20, reserve_bytes: 256 << 20, fatal: FatalHandler::default() }
+        Self {
+            cache_bytes: 64 << 20,
+            reserve_bytes: 256 << 20,
+            tenant_keys_max: 100_000,
+            on_memory_freed: || {},
+            fatal: FatalHandler::default(),
+        }
     }
 }
 

@@ -125,7 +125,9 @@ pub(super) fn queue_error(rejection: Rejection) -> ApiError {
         Rejection::QueueFull { .. }
         | Rejection::TooManyInFlight { .. }
         | Rejection::TooManyKeys { .. }
+        | Rejection::TooManyTenantKeys { .. }
         | Rejection::Busy
+        | Rejection::NoAnswer
         | Rejection::Stopping
         | Rejection::Interrupted => ApiError::unavailable(message),
         Rejection::BadKey
@@ -152,6 +154,7 @@ fn store_error(error: StoreError) -> ApiError {
         | StoreError::NoRoom(_)
         | StoreError::Busy
         | StoreError::TooManyKeys
+        | StoreError::TooManyTenantKeys { .. }
         | StoreError::NotOwner
         | StoreError::Closed => ApiError::unavailable(error.to_string()),
         StoreError::Io(_) | StoreError::Unknown(_) => {

@@ -13,6 +13,8 @@ pub struct Setting {
     /// `[hidden]` for secrets.
     pub value: Json,
     pub origin: ValueSource,
+    /// The value in the source, if it was below the minimum and raised to it.
+    pub raised_from: Option<Json>,
 }
 
 /// Every setting that was read, without secrets.
@@ -45,9 +47,12 @@ impl EffectiveConfig {
         for section in &self.0 {
             let separator = if text.is_empty() { "" } else { "\n" };
             let _ = writeln!(text, "{separator}{}", section.header);
-            for Setting { key, value, origin } in &section.settings {
-                let comment =
-                    if *origin == ValueSource::Default { String::new() } else { format!("  # {origin}") };
+            for Setting { key, value, origin, raised_from } in &section.settings {
+                let comment = match (origin, raised_from) {
+                    (ValueSource::Default, _) => String::new(),
+                    (origin, None) => format!("  # {origin}"),
+                    (origin, Some(from)) => format!("  # {origin}, raised from {from} to the minimum"),
+                };
                 let _ = writeln!(text, "{key} = {}{comment}", toml_value(value));
             }
         }

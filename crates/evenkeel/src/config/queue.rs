@@ -1,7 +1,7 @@
 //! `[queue]`: the store, defaults of new queues, and the AWS region and account in ARNs and queue URLs.
 
 use evenkeel_policy::account::AccountNumber;
-use evenkeel_queue::store::disk::DiskOptions;
+use evenkeel_queue::store::disk::{DiskOptions, RESERVE_BYTES_MIN};
 use evenkeel_queue::{Durability, QueueSettings};
 
 use super::reader::Section;
@@ -18,6 +18,10 @@ pub struct QueueConfig {
     pub cache_bytes: u64,
     /// New messages are rejected while free disk space is below this.
     pub reserve_bytes: u64,
+    /// Value of `reserve_bytes` that was raised to the minimum.
+    pub reserve_raised_from: Option<u64>,
+    /// Maximum number of fairness keys per tenant.
+    pub tenant_keys_max: u32,
     pub queues_max: usize,
     /// Settings of new queues.
     pub defaults: QueueSettings,
@@ -49,12 +53,11 @@ pub(super) fn read(section: &mut Section<'_>) -> QueueConfig {
     let kinds = [("fjall", StoreKind::Fjall), ("memory", StoreKind::Memory)];
     let store = section.one_of("store", "fjall", &kinds);
     let disk = DiskOptions::default();
-    let mut bytes = |key, default: u64, min: i64| {
-        let default = i64::try_from(default).unwrap_or(min);
-        section.within(key, Integer(default), Integer(min)..=Integer(1 << 50)).as_u64()
-    };
-    let cache_bytes = bytes("cache_bytes", disk.cache_bytes, 1 << 20);
-    let reserve_bytes = bytes("reserve_bytes", disk.reserve_bytes, 0);
+    let integer = |value: u64| Integer(i64::try_from(value).unwrap_or(i64::MAX));
+    let cache_range = Integer(1 << 20)..=Integer(1 << 50);
+    let cache_bytes = section.within("cache_bytes", integer(disk.cache_bytes), cache_range).as_u64();
+    let reserve_range = integer(RESERVE_BYTES_MIN)..=Integer(1 << 50);
+    let reserve = section.raised_to("reserve_bytes", integer(disk.reserve_bytes), &reserve_range);
     let interval =
         section.within("durability_interval_ms", Integer(INTERVAL_MS_DEFAULT), Integer(1)..=Integer(60_000));
     let durabilities = [
@@ -81,8 +84,21 @@ pub(super) fn read(section: &mut Section<'_>) -> QueueConfig {
     };
     let queues_max =
         section.within("queues_max", Integer(QUEUES_MAX_DEFAULT), Integer(1)..=Integer(1_000_000)).as_usize();
+    let keys_range = Integer(1)..=Integer(1 << 24);
+    let tenant_keys_max =
+        section.within("tenant_keys_max", integer(disk.tenant_keys_max.into()), keys_range).as_u32();
     let (region, account) = sqs_names(&mut section.section("sqs"));
-    QueueConfig { store, cache_bytes, reserve_bytes, queues_max, defaults, region, account }
+    QueueConfig {
+        store,
+        cache_bytes,
+        reserve_bytes: reserve.value.as_u64(),
+        reserve_raised_from: reserve.from.map(Integer::as_u64),
+        tenant_keys_max,
+        queues_max,
+        defaults,
+        region,
+        account,
+    }
 }
 
 /// Reads the region and account, which are part of every queue ARN.

@@ -16,7 +16,7 @@ use super::effective::{EffectiveConfig, Setting};
 use super::renamed_keys::{new_key, new_setting, old_key};
 use super::source::{ConfigError, ValueSource};
 use super::suggest::closest;
-use super::value::ConfigValue;
+use super::value::{ConfigValue, Integer};
 
 /// Environment variables whose names do not follow `EVENKEEL_SECTION_KEY`, by section and key: those in the router load
 /// optimization specification (docs/specs.md), `RUST_LOG`, and OpenTelemetry's.
@@ -50,6 +50,13 @@ pub struct Flag {
 pub(super) struct SourcedValue<T> {
     pub(super) value: T,
     pub(super) origin: ValueSource,
+}
+
+/// A number that was raised to its minimum if it was below.
+pub(super) struct RaisedInteger {
+    pub(super) value: Integer,
+    /// The number in the configuration, if it was raised.
+    pub(super) from: Option<Integer>,
 }
 
 /// State shared by the sections of one configuration.
@@ -297,6 +304,24 @@ impl<'a> Section<'a> {
         self.check_range(key, setting, &range).unwrap_or(default)
     }
 
+    /// Reads a setting that has a default; a value from 0 to the start of the range is raised to it.
+    pub(super) fn raised_to(
+        &mut self,
+        key: &'static str,
+        default: Integer,
+        range: &RangeInclusive<Integer>,
+    ) -> RaisedInteger {
+        let mut setting =
+            self.find(key).unwrap_or(SourcedValue { value: default, origin: ValueSource::Default });
+        let read = setting.value;
+        let from = (Integer(0)..*range.start()).contains(&read).then_some(read);
+        if from.is_some() {
+            setting.value = *range.start();
+        }
+        self.record_raised(key, &setting, from);
+        RaisedInteger { value: self.check_range(key, setting, range).unwrap_or(default), from }
+    }
+
     /// Reads a setting that may be left out and must lie in a range.
     pub(super) fn optional_within<T>(&mut self, key: &'static str, range: RangeInclusive<T>) -> Option<T>
     where
@@ -381,8 +406,14 @@ impl<'a> Section<'a> {
     }
 
     fn record<T: ConfigValue>(&self, key: &'static str, setting: &SourcedValue<T>) {
+        self.record_raised(key, setting, None);
+    }
+
+    fn record_raised<T: ConfigValue>(&self, key: &'static str, setting: &SourcedValue<T>, from: Option<T>) {
         if let Some(index) = self.effective_index {
-            let setting = Setting { key, value: setting.value.to_json(), origin: setting.origin.clone() };
+            let raised_from = from.map(|from| from.to_json());
+            let setting =
+                Setting { key, value: setting.value.to_json(), origin: setting.origin.clone(), raised_from };
             self.reader.state.borrow_mut().effective.add(index, setting);
         }
     }

@@ -64,15 +64,31 @@ async fn open_store(config: &QueueConfig, path: PathBuf) -> Result<Arc<dyn Store
     match config.store {
         StoreKind::Memory => Ok(Arc::new(MemoryStore::new())),
         StoreKind::Fjall => {
+            if let Some(from) = config.reserve_raised_from {
+                let to = config.reserve_bytes;
+                tracing::warn!(target: "evenkeel", from, to, "raised [queue] reserve_bytes to the minimum, which background writes of the queue store need");
+            }
             let options = DiskOptions {
                 cache_bytes: config.cache_bytes,
                 reserve_bytes: config.reserve_bytes,
+                tenant_keys_max: config.tenant_keys_max,
+                on_memory_freed: purge_allocator,
                 fatal: FatalHandler(Arc::new(exit_after_disk_error)),
             };
             let opened = tokio::task::spawn_blocking(move || DiskStore::open(path, options)).await;
             let opened = opened.unwrap_or_else(|error| Err(StoreError::Io(error.to_string())));
             Ok(Arc::new(opened?))
         }
+    }
+}
+
+/// Makes mimalloc return freed memory to the system, which it otherwise does when a thread allocates much.
+///
+/// It does so when a thread ends, for memory that was freed at least a second ago.
+fn purge_allocator() {
+    let spawned = std::thread::Builder::new().name("memory-purge".into()).spawn(|| {});
+    if let Err(error) = spawned {
+        tracing::debug!(target: "evenkeel", %error, "could not start a thread; freed memory is returned later");
     }
 }
 

@@ -7,7 +7,7 @@
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions};
 
-use super::keyspaces::io;
+use super::keyspaces::{drop_keyspace, io};
 use super::layout;
 use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::message::{DEDUP_WINDOW, DedupId};
@@ -56,7 +56,7 @@ impl Dedup {
         }
         let outdated = keyspaces.split_off(keyspaces.len().min(2));
         for keyspace in outdated {
-            db.delete_keyspace(keyspace).map_err(io)?;
+            drop_keyspace(db, keyspace)?;
         }
         let mut keyspaces = keyspaces.into_iter();
         Ok(Self {
@@ -68,8 +68,12 @@ impl Dedup {
         })
     }
 
+    pub(super) fn keyspaces(&self) -> impl Iterator<Item = &Keyspace> {
+        self.current.iter().chain(&self.previous)
+    }
+
     pub(super) fn find(&self, queue: QueueId, key: &[u8]) -> Result<Option<DedupEntry>, StoreError> {
-        for keyspace in self.current.iter().chain(&self.previous) {
+        for keyspace in self.keyspaces() {
             if let Some(value) = keyspace.get(key).map_err(io)? {
                 return Ok(read_entry(queue, &value));
             }
@@ -104,7 +108,7 @@ impl Dedup {
         self.started_at = None;
         let oldest = core::mem::replace(&mut self.previous, self.current.replace(next));
         match oldest {
-            Some(oldest) => db.delete_keyspace(oldest).map_err(io),
+            Some(oldest) => drop_keyspace(db, oldest),
             None => Ok(()),
         }
     }

@@ -7,20 +7,20 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
-use fjall::{Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
+use fjall::{
+    AbstractTree, Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot,
+};
 use ring::rand::{SecureRandom, SystemRandom};
 
+use super::catalog::{Catalog, PurgeCursor, QueueEntry};
 use super::dedup::Dedup;
 use super::layout::{self, FORMAT, FORMAT_MIN, KeyRecord};
 use super::segments::{Segment, Segments, compacted_name, segment_name};
 use crate::id::{Epoch, KeyId, QueueId, Seq};
 use crate::message::MessageMeta;
 use crate::queue_state::{StoredKey, StoredMessage};
-use crate::store::result_index::ResultIndex;
-use crate::store::{AppendListener, QueueDescriptor, QueueRecord, StoreError};
-use crate::time::UnixMillis;
+use crate::store::StoreError;
 
 /// Maximum size of the journal. A start replays it, which takes a few seconds and as much memory.
 const JOURNAL_MAX: u64 = 128 << 20;
@@ -40,55 +40,6 @@ pub(super) struct Keyspaces {
     pub(super) results_due: Keyspace,
     pub(super) segments: Segments,
     pub(super) dedup: Dedup,
-}
-
-/// The writer's in-memory catalog of queues and keys.
-pub(super) struct Catalog {
-    pub(super) queues: BTreeMap<QueueId, QueueEntry>,
-    pub(super) last_queue_id: u32,
-    /// Next sequence number.
-    pub(super) seq: u64,
-    /// End of the reserved sequence numbers, exclusive.
-    pub(super) seq_end: u64,
-    /// Results that expire before this time have been deleted.
-    pub(super) results_expired_until: UnixMillis,
-    pub(super) results: ResultIndex,
-    /// Queues whose purged messages are still to be deleted.
-    pub(super) purges: Vec<PurgeCursor>,
-    /// The database was reopened after a failed write, so a repeated delete may find its message already deleted.
-    pub(super) is_reopened: bool,
-}
-
-/// Position of a purge, which deletes messages segment by segment.
-pub(super) struct PurgeCursor {
-    pub(super) queue: QueueId,
-    /// Messages with a lower sequence number are purged.
-    pub(super) below: Seq,
-    /// First sequence number of the current segment.
-    pub(super) segment: Seq,
-    /// Key from which to continue.
-    pub(super) from: Vec<u8>,
-}
-
-impl PurgeCursor {
-    pub(super) fn new(queue: QueueId, below: Seq) -> Self {
-        Self { queue, below, segment: Seq(0), from: queue.0.to_be_bytes().to_vec() }
-    }
-}
-
-pub(super) struct QueueEntry {
-    pub(super) descriptor: QueueDescriptor,
-    pub(super) epoch: Epoch,
-    pub(super) purged_below: Seq,
-    pub(super) names: HashMap<Arc<str>, KeyId>,
-    pub(super) keys: HashMap<KeyId, KeyEntry>,
-    pub(super) next_key_id: u32,
-    pub(super) listener: Option<AppendListener>,
-}
-
-pub(super) struct KeyEntry {
-    pub(super) record: KeyRecord,
-    pub(super) live: u64,
 }
 
 /// Number, size and range of a key's messages.
@@ -134,7 +85,8 @@ impl Keyspaces {
         let mut catalog = keyspaces.read_queues(seq)?;
         keyspaces.read_keys(&mut catalog)?;
         let extents = keyspaces.count(&mut catalog)?;
-        keyspaces.drop_empty_segments()?;
+        // A segment whose compaction was interrupted would otherwise hide the messages in the compacted segment.
+        keyspaces.drop_segments(Segment::is_empty)?;
         for (queue, keys) in &extents {
             for (key, extent) in keys {
                 let entry = catalog.queues.get_mut(queue).and_then(|queue| queue.keys.get_mut(key));
@@ -150,8 +102,17 @@ impl Keyspaces {
         StoreSnapshot { snapshot: self.db.snapshot(), keyspaces: self.clone() }
     }
 
+    /// Returns every keyspace in use.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Keyspace> {
+        let fixed = [&self.meta, &self.keys, &self.state, &self.results, &self.results_due];
+        let segments = self.segments.iter().map(|segment| &segment.keyspace);
+        fixed.into_iter().chain(segments).chain(self.dedup.keyspaces())
+    }
+
     fn read_queues(&self, seq: u64) -> Result<Catalog, StoreError> {
-        let mut queues = BTreeMap::new();
+        let last_queue_id = read_number(&self.meta, b"made")?.unwrap_or(0);
+        let last_queue_id = u32::try_from(last_queue_id).map_err(|_| corrupt("the last queue id"))?;
+        let mut catalog = Catalog::new(last_queue_id, seq, self.read_results()?);
         for entry in self.meta.prefix(b"q") {
             let (key, value) = entry.into_inner().map_err(io)?;
             let id = QueueId(layout::read_u32(&key, 1).ok_or_else(|| corrupt("a queue's id"))?);
@@ -159,31 +120,9 @@ impl Keyspaces {
                 .map_err(|error| corrupt(&format!("queue {}: {error}", id.0)))?;
             let epoch = read_number(&self.meta, &layout::queue_meta_key(b'e', id))?.unwrap_or(0);
             let below = read_number(&self.meta, &layout::queue_meta_key(b'p', id))?.unwrap_or(0);
-            let queue = QueueEntry {
-                descriptor,
-                epoch: Epoch(epoch),
-                purged_below: Seq(below),
-                names: HashMap::new(),
-                keys: HashMap::new(),
-                next_key_id: 0,
-                listener: None,
-            };
-            queues.insert(id, queue);
+            catalog.queues.insert(id, QueueEntry::new(descriptor, Epoch(epoch), Seq(below)));
         }
-        let last_queue_id = read_number(&self.meta, b"made")?.unwrap_or(0);
-        let last_queue_id = u32::try_from(last_queue_id).map_err(|_| corrupt("the last queue id"))?;
-        let results = self.read_results()?;
-        // `seq` is the end of the last reserved block: it is unknown how much of that block was used.
-        Ok(Catalog {
-            queues,
-            last_queue_id,
-            seq,
-            seq_end: seq,
-            results_expired_until: UnixMillis(0),
-            results,
-            purges: Vec::new(),
-            is_reopened: false,
-        })
+        Ok(catalog)
     }
 
     fn read_keys(&self, catalog: &mut Catalog) -> Result<(), StoreError> {
@@ -193,11 +132,7 @@ impl Keyspaces {
                 return Err(corrupt("a key's id"));
             };
             let record = KeyRecord::decode(&value).ok_or_else(|| corrupt("a key's record"))?;
-            // Left behind by a deleted queue.
-            let Some(queue) = catalog.queues.get_mut(&QueueId(queue)) else { continue };
-            queue.next_key_id = queue.next_key_id.max(id + 1);
-            queue.names.insert(record.name.clone(), KeyId(id));
-            queue.keys.insert(KeyId(id), KeyEntry { record, live: 0 });
+            catalog.insert_key(QueueId(queue), KeyId(id), record);
         }
         Ok(())
     }
@@ -224,15 +159,13 @@ impl Keyspaces {
         Ok(extents)
     }
 
-    /// Drops segments without a live message.
-    ///
-    /// A segment whose compaction was interrupted would otherwise hide the messages in the compacted segment.
-    pub(super) fn drop_empty_segments(&mut self) -> Result<(), StoreError> {
-        let is_empty = |segment: &Segment| segment.live == 0 && segment.end.is_some();
-        while let Some(index) = self.segments.segments.iter().position(is_empty) {
-            let segment = self.segments.segments.remove(index);
+    /// Drops closed segments without a live message.
+    pub(super) fn drop_segments(&mut self, is_dropped: impl Fn(&Segment) -> bool) -> Result<(), StoreError> {
+        while let Some(index) = self.segments.segments.iter().position(&is_dropped) {
+            let segment = &self.segments.segments[index];
+            drop_keyspace(&self.db, segment.keyspace.clone())?;
             self.meta.remove(layout::segment_end_key(segment.first)).map_err(io)?;
-            self.db.delete_keyspace(segment.keyspace).map_err(io)?;
+            self.segments.segments.remove(index);
         }
         Ok(())
     }
@@ -313,22 +246,6 @@ impl KeyExtent {
     }
 }
 
-impl Catalog {
-    /// Returns the first sequence number of a queue that is not purged; of a deleted queue, every message is purged.
-    ///
-    /// Purged messages may still be on disk.
-    pub(super) fn purged_below(&self, queue: QueueId) -> Seq {
-        self.queues.get(&queue).map_or(Seq(u64::MAX), |entry| entry.purged_below)
-    }
-
-    pub(super) fn records(&self) -> Vec<QueueRecord> {
-        self.queues
-            .iter()
-            .map(|(&id, queue)| QueueRecord { id, descriptor: queue.descriptor.clone() })
-            .collect()
-    }
-}
-
 fn message(entry: Guard) -> Result<(QueueId, KeyId, MessageMeta), StoreError> {
     let key = entry.key().map_err(io)?;
     layout::read_message_key(&key).ok_or_else(|| corrupt("a message's key"))
@@ -406,6 +323,14 @@ pub(super) fn read_number(meta: &Keyspace, key: &[u8]) -> Result<Option<u64>, St
     layout::read_u64(&value, 0).map(Some).ok_or_else(|| corrupt("a number"))
 }
 
+/// Deletes a keyspace.
+///
+/// fjall keeps the files of a deleted keyspace open, and so their disk space, unless its tables were dropped before.
+pub(super) fn drop_keyspace(db: &Database, keyspace: Keyspace) -> Result<(), StoreError> {
+    keyspace.tree.drop_range::<&[u8], _>(..).map_err(|error| io(fjall::Error::Storage(error)))?;
+    db.delete_keyspace(keyspace).map_err(io)
+}
+
 /// Converts a fjall error; of an I/O error only the cause is kept, without fjall's wrapper.
 pub(super) fn io(error: fjall::Error) -> StoreError {
     match error {
@@ -437,6 +362,8 @@ mod tests {
 
     use super::*;
     use crate::message::Payload;
+    use crate::store::QueueDescriptor;
+    use crate::time::UnixMillis;
 
     /// Simulates a crash after the copy to the compacted segment and before the segment was dropped.
     #[test]

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions};
+use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions};
 
 use crate::id::Seq;
 
@@ -46,6 +46,16 @@ impl Segment {
     pub(super) fn is_full(&self) -> bool {
         let is_old = AGE_MAX <= self.opened.elapsed() && APPENDED_MIN <= self.appended;
         BYTES_MAX <= self.bytes || is_old
+    }
+
+    /// Reports whether the segment is closed and has no live message.
+    pub(super) fn is_empty(&self) -> bool {
+        self.live == 0 && self.end.is_some()
+    }
+
+    /// Reports whether no memtable waits for its flush, which would create files after the others were dropped.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.keyspace.tree.sealed_memtable_count() == 0
     }
 
     fn contains(&self, seq: Seq) -> bool {
@@ -103,6 +113,10 @@ impl Segments {
     pub(super) fn segments_after(&self, seq: Seq) -> impl Iterator<Item = &Keyspace> {
         let later = self.segments.iter().filter(move |segment| segment.end.is_none_or(|end| seq < end));
         later.map(|segment| &segment.keyspace)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Segment> {
+        core::iter::once(&self.compacted).chain(&self.segments)
     }
 
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Segment> {

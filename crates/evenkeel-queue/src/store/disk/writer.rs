@@ -1,6 +1,7 @@
 //! The writer thread. Group commit: all writes that arrived during one fsync are committed together and share the next.
 
 mod maintenance;
+mod reclaim;
 mod stage;
 
 use std::collections::{HashMap, VecDeque};
@@ -13,8 +14,9 @@ use std::time::{Duration, Instant};
 use fjall::{OwnedWriteBatch, PersistMode};
 use parking_lot::RwLock;
 
+use super::catalog::Catalog;
 use super::dedup::DedupEntry;
-use super::keyspaces::{Catalog, Keyspaces, Recovery, io};
+use super::keyspaces::{Keyspaces, Recovery, io};
 use super::write_queue::WriteQueue;
 use super::{DiskOptions, FatalHandler};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
@@ -26,6 +28,7 @@ use crate::store::{
     StoredResult,
 };
 use crate::time::UnixMillis;
+use reclaim::Reclaim;
 
 /// Number of changes at which a commit group is full; its last request may exceed it.
 const GROUP_CHANGES_MAX: usize = 8_192;
@@ -79,9 +82,15 @@ pub(super) struct Writer {
     sync_duration: Duration,
     free_bytes: u64,
     free_read_at: Option<Instant>,
+    /// Bytes in memtables when the free disk space was read, and bytes appended since.
+    unflushed_bytes: u64,
+    appended_since_read: u64,
+    reclaim: Reclaim,
     maintained_at: Instant,
     /// Time when the database was closed, or of the last attempt to reopen it.
     reopened_at: Option<Instant>,
+    /// Minimum delay before the next attempt to reopen the database: twice the duration of the last one.
+    reopen_delay: Duration,
     /// Error that closed the database.
     failed: Option<StoreError>,
     flushes: Arc<AtomicU64>,
@@ -148,8 +157,13 @@ impl Writer {
             sync_duration: Duration::ZERO,
             free_bytes: u64::MAX,
             free_read_at: None,
+            unflushed_bytes: 0,
+            appended_since_read: 0,
+            // The first run drops what a crash left behind.
+            reclaim: Reclaim::default(),
             maintained_at: Instant::now(),
             reopened_at: None,
+            reopen_delay: REOPEN_DELAY,
             failed: None,
             flushes,
         }
@@ -168,32 +182,44 @@ impl Writer {
                 }
                 WriterTask::Sync => self.sync(),
                 WriterTask::Maintain => self.run_maintenance(),
+                WriterTask::Reclaim => self.run_reclaim(),
             }
         }
     }
 
     /// Waits for the next task.
     fn next(&mut self) -> WriterTask {
-        // A constant stream of writes must not postpone the fsync.
+        loop {
+            // A constant stream of writes must postpone neither the fsync nor the rest.
+            if let Some(task) = self.due_task() {
+                return task;
+            }
+            if !self.pending.is_empty() {
+                return WriterTask::Write;
+            }
+            self.wait_for_group();
+            if self.has_maintenance() && self.write_queue.is_empty() {
+                return WriterTask::Maintain;
+            }
+            let sync = self.unsynced.map(|(since, within)| since + within);
+            match sync.into_iter().chain(self.next_timer()).min() {
+                Some(at) => self.write_queue.wait_until(at),
+                None => self.write_queue.wait(),
+            }
+            if !self.write_queue.is_empty() {
+                return WriterTask::Write;
+            }
+        }
+    }
+
+    fn due_task(&self) -> Option<WriterTask> {
         if self.unsynced.is_some_and(|(since, within)| within <= since.elapsed()) {
-            return WriterTask::Sync;
+            return Some(WriterTask::Sync);
         }
         if self.has_maintenance() && MAINTENANCE_INTERVAL <= self.maintained_at.elapsed() {
-            return WriterTask::Maintain;
+            return Some(WriterTask::Maintain);
         }
-        if !self.pending.is_empty() {
-            return WriterTask::Write;
-        }
-        self.wait_for_group();
-        if self.has_maintenance() && self.write_queue.is_empty() {
-            return WriterTask::Maintain;
-        }
-        let Some((since, within)) = self.unsynced else {
-            self.write_queue.wait();
-            return WriterTask::Write;
-        };
-        self.write_queue.wait_until(since + within);
-        if self.write_queue.is_empty() { WriterTask::Sync } else { WriterTask::Write }
+        self.next_timer().is_some_and(|at| at <= Instant::now()).then_some(WriterTask::Reclaim)
     }
 
     /// Commits pending writes as one group; returns the reply channel of a close request.
@@ -265,7 +291,7 @@ impl Writer {
 
     /// Commits a group, syncs it if one of its requests requires that, and completes the requests.
     fn commit(&mut self, group: CommitGroup) {
-        let CommitGroup { mut batch, latest, completions, appended, sync, awaited, .. } = group;
+        let CommitGroup { mut batch, latest, completions, appended, sync, bytes, count, awaited, .. } = group;
         if let Some(keyspaces) = self.keyspaces.read().as_ref() {
             for ((keyspace, key), value) in latest {
                 let keyspace = match keyspace {
@@ -283,11 +309,13 @@ impl Writer {
         }
         let has_content = !batch.is_empty();
         if let Err(error) = batch.durability(Some(PersistMode::Buffer)).commit() {
-            let error = io(error);
-            tracing::error!(%error, "write failed, reopening the database");
-            self.failed = Some(error.clone());
-            self.close_database();
+            let error = self.failure(io(error));
+            self.fail(error.clone());
             return completions.into_iter().for_each(|done| done(Err(error.clone())));
+        }
+        if has_content {
+            self.appended_since_read += bytes as u64;
+            self.reclaim.record(bytes, count);
         }
         match sync {
             SyncDeadline::Now if has_content => {
@@ -337,6 +365,26 @@ impl Writer {
         Err(StoreError::Unknown(error.to_string()))
     }
 
+    /// Closes the database after a failed write, because fjall rejects everything after one.
+    fn fail(&mut self, error: StoreError) {
+        if self.catalog.is_some() {
+            tracing::error!(%error, "write failed, reopening the database");
+            self.failed = Some(error);
+            self.close_database();
+        }
+    }
+
+    /// Returns the cause of a failed write. After a failed flush, fjall rejects every write without the cause.
+    fn failure(&mut self, error: StoreError) -> StoreError {
+        if !matches!(error, StoreError::Io(_)) {
+            return error;
+        }
+        self.read_free_space();
+        let free = self.free_bytes;
+        let reserve = self.options.reserve_bytes;
+        if free < reserve { StoreError::DiskFull { free, reserve } } else { error }
+    }
+
     fn close(&mut self) {
         let result =
             self.keyspaces.read().as_ref().map(|keyspaces| keyspaces.db.persist(PersistMode::SyncAll));
@@ -360,16 +408,19 @@ impl Writer {
         if self.catalog.is_some() {
             return Ok(());
         }
-        if self.reopened_at.is_some_and(|at| at.elapsed() < REOPEN_DELAY) {
+        if self.reopened_at.is_some_and(|at| at.elapsed() < self.reopen_delay) {
             return Err(self.failed.clone().unwrap_or(StoreError::Closed));
         }
-        self.reopened_at = Some(Instant::now());
+        let started = Instant::now();
         let recovery = Keyspaces::open(&self.dir, self.options.cache_bytes);
-        let Recovery { keyspaces, catalog, .. } =
+        self.reopened_at = Some(Instant::now());
+        self.reopen_delay = REOPEN_DELAY.max(2 * started.elapsed());
+        let Recovery { keyspaces, mut catalog, .. } =
             recovery.inspect_err(|error| self.failed = Some(error.clone()))?;
         self.failed = None;
         *self.keyspaces.write() = Some(keyspaces);
-        self.catalog = Some(Catalog { is_reopened: true, ..catalog });
+        catalog.is_reopened = true;
+        self.catalog = Some(catalog);
         self.restore_listeners();
         tracing::info!("database reopened after a failed write");
         Ok(())
@@ -380,7 +431,13 @@ impl Writer {
         if self.free_read_at.is_some_and(|at| at.elapsed() < FREE_SPACE_INTERVAL) {
             return;
         }
+        self.read_free_space();
+    }
+
+    fn read_free_space(&mut self) {
         self.free_read_at = Some(Instant::now());
+        self.appended_since_read = 0;
+        self.unflushed_bytes = self.keyspaces.read().as_ref().map_or(0, reclaim::unflushed_bytes);
         match rustix::fs::statvfs(&self.dir) {
             Ok(disk) => self.free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize),
             Err(error) => tracing::warn!(%error, "could not read the free disk space"),
@@ -398,6 +455,7 @@ enum WriterTask {
     Write,
     Sync,
     Maintain,
+    Reclaim,
 }
 
 impl CommitGroup {

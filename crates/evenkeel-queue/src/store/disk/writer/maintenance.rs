@@ -10,7 +10,8 @@ use super::Writer;
 use crate::id::Seq;
 use crate::message::MessageMeta;
 use crate::store::StoreError;
-use crate::store::disk::keyspaces::{PurgeCursor, io};
+use crate::store::disk::catalog::PurgeCursor;
+use crate::store::disk::keyspaces::{drop_keyspace, io};
 use crate::store::disk::layout;
 use crate::store::disk::segments::{Segment, compacted_name, segment_name};
 
@@ -66,6 +67,7 @@ impl Writer {
         }
         batch.durability(Some(PersistMode::Buffer)).commit().map_err(io)?;
         segment.live = segment.live.saturating_sub(removed);
+        self.reclaim.record(0, visited);
         if visited < VISIT_MAX {
             purge.segment.0 += 1;
             purge.from = purge.queue.0.to_be_bytes().to_vec();
@@ -79,11 +81,11 @@ impl Writer {
             self.keyspaces.write().as_mut().is_some_and(|keyspaces| keyspaces.segments.current().is_full());
         if is_full {
             let rotated = self.rotate().and_then(|()| self.compact_sparse()).and_then(|()| self.drop_empty());
-            log_failure("message segments", rotated);
+            log_failure("rotate message segments", rotated);
         }
     }
 
-    fn rotate(&mut self) -> Result<(), StoreError> {
+    pub(super) fn rotate(&mut self) -> Result<(), StoreError> {
         let Some((segment, next)) = self.open_next()? else { return Ok(()) };
         self.persist(PersistMode::SyncAll)?;
         if let Some(keyspaces) = self.keyspaces.write().as_mut() {
@@ -107,12 +109,12 @@ impl Writer {
     }
 
     /// Compacts sparse segments: copies their live messages, and drops them after a sync.
-    fn compact_sparse(&mut self) -> Result<(), StoreError> {
+    pub(super) fn compact_sparse(&mut self) -> Result<(), StoreError> {
         while let Some(compacted) = self.compact_one()? {
             self.persist(PersistMode::SyncAll)?;
             if let Some(keyspaces) = self.keyspaces.write().as_mut() {
                 keyspaces.meta.remove(layout::segment_end_key(compacted.first)).map_err(io)?;
-                keyspaces.db.delete_keyspace(compacted.keyspace).map_err(io)?;
+                drop_keyspace(&keyspaces.db, compacted.keyspace)?;
             }
         }
         Ok(())
@@ -148,17 +150,17 @@ impl Writer {
         Ok(Some(keyspaces.segments.segments.remove(index)))
     }
 
-    fn drop_empty(&mut self) -> Result<(), StoreError> {
+    pub(super) fn drop_empty(&mut self) -> Result<(), StoreError> {
         let mut keyspaces = self.keyspaces.write();
         let Some(keyspaces) = keyspaces.as_mut() else { return Ok(()) };
-        keyspaces.drop_empty_segments()?;
+        keyspaces.drop_segments(|segment| segment.is_empty() && segment.is_flushed())?;
         if keyspaces.segments.compacted.live == 0 && keyspaces.segments.compacted.appended > 0 {
             let number = keyspaces.segments.compacted_number + 1;
             let fresh =
                 Segment::open(&keyspaces.db, &compacted_name(number), Seq(0), Some(Seq(0))).map_err(io)?;
             let old = core::mem::replace(&mut keyspaces.segments.compacted, fresh);
             keyspaces.segments.compacted_number = number;
-            keyspaces.db.delete_keyspace(old.keyspace).map_err(io)?;
+            drop_keyspace(&keyspaces.db, old.keyspace)?;
         }
         Ok(())
     }
@@ -172,7 +174,7 @@ impl Writer {
             Some(Ok(Some(next))) => self.rotate_dedup_to(next),
             Some(Err(error)) => Err(error),
         };
-        log_failure("deduplication windows", rotated);
+        log_failure("rotate deduplication windows", rotated);
     }
 
     fn rotate_dedup_to(&mut self, next: Keyspace) -> Result<(), StoreError> {
@@ -194,11 +196,11 @@ impl Writer {
     }
 }
 
-/// Logs a failed rotation; a failed fsync was already reported to the fatal handler.
-fn log_failure(what: &str, rotated: Result<(), StoreError>) {
-    match rotated {
+/// Logs a failed task; a failed fsync was already reported to the fatal handler.
+fn log_failure(task: &str, result: Result<(), StoreError>) {
+    match result {
         Ok(()) | Err(StoreError::Unknown(_)) => {}
-        Err(error) => tracing::warn!(%error, "could not rotate {what}, retrying at the next commit"),
+        Err(error) => tracing::warn!(%error, "could not {task}, retrying"),
     }
 }
 
@@ -266,6 +268,7 @@ mod tests {
                 WriterTask::Write => drop(rig.writer.write()),
                 WriterTask::Sync => rig.writer.sync(),
                 WriterTask::Maintain => rig.writer.run_maintenance(),
+                WriterTask::Reclaim => rig.writer.run_reclaim(),
             }
         }
         assert_eq!(rig.left(), [0, 0], "purged messages are not deleted while writes keep arriving");

@@ -11,8 +11,9 @@ use crate::message::{AppendedMessage, EnqueueResult, MessageMeta, Payload};
 use crate::queue_state::{DeliveryCount, RedeliveryRecord, StoredState};
 use crate::rule::KeyRule;
 use crate::settings::Durability;
+use crate::store::disk::catalog::{Catalog, KeyEntry, PurgeCursor, QueueEntry};
 use crate::store::disk::dedup::{self, DedupEntry};
-use crate::store::disk::keyspaces::{Catalog, KeyEntry, Keyspaces, PurgeCursor, QueueEntry, SEQ_BLOCK, io};
+use crate::store::disk::keyspaces::{Keyspaces, SEQ_BLOCK, io};
 use crate::store::disk::layout::{self, KeyRecord};
 use crate::store::disk::results::{self, ExpiredResult};
 use crate::store::{
@@ -27,14 +28,15 @@ const EVICTIONS_MAX: usize = 1_000;
 impl Writer {
     /// Adds a request to a group; a rejected request completes with an error at once.
     pub(super) fn stage(&mut self, group: &mut CommitGroup, op: WriteOp) {
-        let free = self.free_bytes;
+        let free = self.available();
         let reserve = self.options.reserve_bytes;
         let mut keyspaces = self.keyspaces.write();
         let (Some(keyspaces), Some(catalog)) = (keyspaces.as_mut(), self.catalog.as_mut()) else {
             drop(op.fail(&StoreError::Closed));
             return;
         };
-        let mut staging = StagingContext { keyspaces, catalog, group };
+        let tenant_keys_max = self.options.tenant_keys_max;
+        let mut staging = StagingContext { keyspaces, catalog, group, tenant_keys_max };
         match op {
             WriteOp::Append(_, done) if free < reserve => done(Err(StoreError::DiskFull { free, reserve })),
             WriteOp::PutResult(.., done) if free < reserve => {
@@ -66,6 +68,7 @@ struct StagingContext<'a> {
     keyspaces: &'a mut Keyspaces,
     catalog: &'a mut Catalog,
     group: &'a mut CommitGroup,
+    tenant_keys_max: u32,
 }
 
 impl StagingContext<'_> {
@@ -199,7 +202,7 @@ impl StagingContext<'_> {
             let &MessageChange::Moved(key, meta, to) = change else { continue };
             self.queue(to)?;
             if let Some(name) = self.key(queue, key).map(|entry| entry.record.name.clone()) {
-                self.intern(to, &name)?;
+                self.intern_moved(to, &name)?;
             }
             let message_key = layout::message_key(queue, key, &meta);
             let segment = self.keyspaces.segments.containing(meta.seq);
@@ -271,7 +274,7 @@ impl StagingContext<'_> {
         to: QueueId,
     ) {
         let Some(name) = self.key(queue, key).map(|entry| entry.record.name.clone()) else { return };
-        let Ok(target) = self.intern(to, &name) else { return };
+        let Ok(target) = self.intern_moved(to, &name) else { return };
         let moved = MessageMeta { seq: self.next_seq(), from: Some(meta.moved_from(queue, key)), ..*meta };
         let new = AppendedMessage { key: target, name, weight: None, meta: moved, not_before: None, payload };
         self.remove(queue, key, meta);
@@ -281,12 +284,7 @@ impl StagingContext<'_> {
 
     /// Removes a key, unless it got a message or a rule meanwhile.
     fn remove_key(&mut self, queue: QueueId, key: KeyId) {
-        let Ok(entry) = self.queue(queue) else { return };
-        let is_unused = |key: &KeyEntry| key.live == 0 && key.record.rule.is_empty();
-        if entry.keys.get(&key).is_some_and(is_unused) {
-            if let Some(removed) = entry.keys.remove(&key) {
-                entry.names.remove(&removed.record.name);
-            }
+        if self.catalog.remove_unused_key(queue, key) {
             self.group.remove(KeyspaceId::Keys, &layout::key_prefix(queue, key));
         }
     }
@@ -378,11 +376,8 @@ impl StagingContext<'_> {
             Err(error) => return done(Err(StoreError::Io(error.to_string()))),
         };
         let id = match id {
-            Some(id) => match self.queue(id) {
-                Ok(queue) => {
-                    queue.descriptor = descriptor;
-                    id
-                }
+            Some(id) => match self.catalog.set_descriptor(id, descriptor) {
+                Ok(()) => id,
                 Err(error) => return done(Err(error)),
             },
             None => {
@@ -390,7 +385,7 @@ impl StagingContext<'_> {
                     return done(Err(StoreError::Io("no more queues can be created".into())));
                 };
                 self.catalog.last_queue_id = id;
-                self.catalog.queues.insert(QueueId(id), QueueEntry::new(descriptor));
+                self.catalog.queues.insert(QueueId(id), QueueEntry::new(descriptor, Epoch(0), Seq(0)));
                 self.put_meta(b"made", &u64::from(id).to_be_bytes());
                 QueueId(id)
             }
@@ -401,7 +396,7 @@ impl StagingContext<'_> {
     }
 
     fn remove_queue(&mut self, queue: QueueId, done: Completion<()>) {
-        if let Some(removed) = self.catalog.queues.remove(&queue) {
+        if let Some(removed) = self.catalog.remove_queue(queue) {
             for &key in removed.keys.keys() {
                 self.group.remove(KeyspaceId::Keys, &layout::key_prefix(queue, key));
             }
@@ -443,21 +438,28 @@ impl StagingContext<'_> {
         Seq(seq)
     }
 
+    /// Returns the id of a key; creates the key if it is unknown and within the limits.
     fn intern(&mut self, queue: QueueId, name: &Arc<str>) -> Result<KeyId, StoreError> {
-        let entry = self.queue(queue)?;
-        if let Some(&key) = entry.names.get(name) {
+        let tenant_keys_max = self.tenant_keys_max;
+        self.find_or_create_key(queue, name, Some(tenant_keys_max))
+    }
+
+    /// The same for a message that moves to this queue.
+    fn intern_moved(&mut self, queue: QueueId, name: &Arc<str>) -> Result<KeyId, StoreError> {
+        self.find_or_create_key(queue, name, None)
+    }
+
+    fn find_or_create_key(
+        &mut self,
+        queue: QueueId,
+        name: &Arc<str>,
+        tenant_keys_max: Option<u32>,
+    ) -> Result<KeyId, StoreError> {
+        if let Some(key) = self.catalog.key_id(queue, name)? {
             return Ok(key);
         }
-        if entry.descriptor.settings.keys_max as usize <= entry.keys.len() {
-            return Err(StoreError::TooManyKeys);
-        }
-        let key = KeyId(entry.next_key_id);
-        entry.next_key_id = entry.next_key_id.checked_add(1).ok_or(StoreError::TooManyKeys)?;
-        let record = KeyRecord { name: name.clone(), rule: KeyRule::default(), requested_weight: None };
-        let bytes = record.encode();
-        entry.names.insert(name.clone(), key);
-        entry.keys.insert(key, KeyEntry { record, live: 0 });
-        self.group.insert(KeyspaceId::Keys, &layout::key_prefix(queue, key), bytes);
+        let key = self.catalog.create_key(queue, name, tenant_keys_max)?;
+        self.change_record(queue, key, |_| {});
         Ok(key)
     }
 
@@ -485,19 +487,5 @@ impl StagingContext<'_> {
     /// Completes a request after the commit.
     fn complete<T: Send + 'static>(&mut self, done: Completion<T>, value: T) {
         self.group.completions.push(Box::new(move |result| done(result.map(|()| value))));
-    }
-}
-
-impl QueueEntry {
-    fn new(descriptor: QueueDescriptor) -> Self {
-        Self {
-            descriptor,
-            epoch: Epoch(0),
-            purged_below: Seq(0),
-            names: HashMap::new(),
-            keys: HashMap::new(),
-            next_key_id: 0,
-            listener: None,
-        }
     }
 }
