@@ -116,7 +116,8 @@ impl AuditNote {
         self.0.is_some()
     }
 
-    pub(crate) fn set_caller(&self, caller: &Caller) {
+    /// Records the caller of a request that was authenticated before the record began.
+    pub fn set_caller(&self, caller: &Caller) {
         self.update(|state| state.actor = Actor::new(caller));
     }
 
@@ -125,6 +126,13 @@ impl AuditNote {
             let body = Some(body).filter(|body| body.len() <= BODY_BYTES_MAX);
             state.request = body.and_then(|body| serde_json::from_slice(body).ok()).map(without_secrets);
         });
+    }
+
+    /// Records the parameters of a request whose body is not JSON.
+    pub fn set_request(&self, parameters: &Value) {
+        if self.is_recorded() {
+            self.set_body(parameters.to_string().as_bytes());
+        }
     }
 
     /// Records the earlier values of what the request changes.
