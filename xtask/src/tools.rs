@@ -47,6 +47,8 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     // kombu needs it to talk to SQS.
     Tool::PythonPackage { directory: "target/python", name: "pycurl", version: "7.49.0" },
     Tool::PythonPackage { directory: "target/python", name: "libsql", version: "0.1.11" },
+    // The last line of versions that uses the query protocol of SQS.
+    Tool::PythonPackage { directory: "target/boto3-query", name: "boto3", version: "1.26.165" },
     // In a separate environment, because its dependencies conflict with those of the clients.
     Tool::PythonPackage { directory: "target/schemathesis", name: "schemathesis", version: "4.32.5" },
     Tool::Node,
@@ -54,6 +56,8 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     // install a newer version of it.
     Tool::NodePackage { name: "@aws-sdk/client-sqs", version: "3.967.0" },
     Tool::NodePackage { name: "sqs-consumer", version: "11.6.0" },
+    // Uses the query protocol of SQS, unlike versions since November 2023.
+    Tool::NodePackage { name: "aws-sdk", version: "2.1480.0" },
     Tool::NodePackage { name: "openai", version: "6.49.0" },
     Tool::NodePackage { name: "@neondatabase/serverless", version: "1.2.0" },
     Tool::NodePackage { name: "@libsql/client", version: "0.18.0" },

@@ -122,7 +122,8 @@ impl AuditNote {
         self.0.is_some()
     }
 
-    pub(crate) fn set_caller(&self, caller: &Caller) {
+    /// Records the caller of a request that was authenticated before the record began.
+    pub fn set_caller(&self, caller: &Caller) {
         self.update(|state| state.actor = Actor::new(caller));
     }
 
@@ -132,6 +133,13 @@ impl AuditNote {
             state.request = body.and_then(|body| serde_json::from_slice(body).ok());
             state.request.iter_mut().for_each(|body| hide_secrets(body, &mut state.secrets));
         });
+    }
+
+    /// Records the parameters of a request whose body is not JSON.
+    pub fn set_request(&self, parameters: &Value) {
+        if self.is_recorded() {
+            self.set_body(parameters.to_string().as_bytes());
+        }
     }
 
     /// Records the earlier values of what the request changes.

@@ -2,10 +2,12 @@
 //!
 //! Guarantees: if there are tenants, a request is accepted only if its signature was made with the access key's secret
 //! over its method, path, query, target, host, date and body, and its date is at most 15 minutes from the server's. The
-//! body is left out if the client declares it unsigned (`UNSIGNED-PAYLOAD`), which needs TLS. Signatures are compared in
-//! constant time.
+//! body is left out if the client declares it unsigned (`UNSIGNED-PAYLOAD`), which needs TLS. A presigned `GET` request, which
+//! has its signature in the query, is accepted as long as its `X-Amz-Expires`, at most seven days. Signatures are compared
+//! in constant time.
 
 mod error;
+mod presigned;
 
 use core::fmt;
 use std::sync::Arc;
@@ -64,7 +66,7 @@ enum ClaimedIdentity {
     },
 }
 
-/// Parsed `Authorization` and `X-Amz-Date` headers.
+/// Signature of a request, parsed from the headers `Authorization` and `X-Amz-Date`, or from the query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SignatureHeader {
     access_key_id: String,
@@ -73,6 +75,17 @@ struct SignatureHeader {
     headers: Vec<String>,
     signature: String,
     date: String,
+    /// Seconds after the date for which the signature is valid.
+    valid_secs: u64,
+}
+
+/// The texts of a signature, as the request has them.
+struct SignatureFields<'a> {
+    credential: &'a str,
+    signed_headers: &'a str,
+    signature: &'a str,
+    date: &'a str,
+    valid_secs: u64,
 }
 
 impl SignatureVerifier {
@@ -129,7 +142,10 @@ impl SignatureVerifier {
         {
             return Err(SignatureError::Unsigned);
         }
-        let signed = SignatureHeader::read(request.headers())?;
+        let signed = match presigned::read(request)? {
+            Some(presigned) => presigned,
+            None => SignatureHeader::read(request.headers())?,
+        };
         signed.check_scope(self.service, request.headers())?;
         signed.check_date(UnixSeconds::now())?;
         let tenant = tenant_of(&tenants, &signed.access_key_id)?;
@@ -174,15 +190,21 @@ impl SignatureHeader {
             named.and_then(|rest| rest.strip_prefix('='))
         };
         let credential = field("Credential").ok_or(incomplete("Authorization has no Credential"))?;
-        let signed = field("SignedHeaders").ok_or(incomplete("Authorization has no SignedHeaders"))?;
+        let signed_headers =
+            field("SignedHeaders").ok_or(incomplete("Authorization has no SignedHeaders"))?;
         let signature = field("Signature").ok_or(incomplete("Authorization has no Signature"))?;
-        let parts: Vec<&str> = credential.split('/').collect();
+        let date = headers.get(DATE).and_then(|date| date.to_str().ok());
+        let date = date.ok_or(incomplete("the request has no X-Amz-Date"))?;
+        Self::new(&SignatureFields { credential, signed_headers, signature, date, valid_secs: SKEW_MAX_SECS })
+    }
+
+    fn new(fields: &SignatureFields<'_>) -> Result<Self, SignatureError> {
+        let incomplete = |message| SignatureError::Incomplete { message };
+        let parts: Vec<&str> = fields.credential.split('/').collect();
         let [access_key_id, date, region, service, terminator] = parts[..] else {
             return Err(incomplete("Credential is not KEY/DATE/REGION/SERVICE/aws4_request"));
         };
-        let stamp = headers.get(DATE).and_then(|date| date.to_str().ok());
-        let stamp = stamp.ok_or(incomplete("the request has no X-Amz-Date"))?;
-        let names: Vec<String> = signed.split(';').map(str::to_owned).collect();
+        let names: Vec<String> = fields.signed_headers.split(';').map(str::to_owned).collect();
         if names.len() > HEADERS_MAX {
             return Err(incomplete("too many SignedHeaders"));
         }
@@ -190,8 +212,9 @@ impl SignatureHeader {
             access_key_id: access_key_id.to_owned(),
             scope: [date, region, service, terminator].map(str::to_owned),
             headers: names,
-            signature: signature.to_owned(),
-            date: stamp.to_owned(),
+            signature: fields.signature.to_owned(),
+            date: fields.date.to_owned(),
+            valid_secs: fields.valid_secs,
         })
     }
 
@@ -216,7 +239,9 @@ impl SignatureHeader {
     fn check_date(&self, now: UnixSeconds) -> Result<(), SignatureError> {
         let message = "X-Amz-Date must have the format 20150830T123600Z";
         let signed = UnixSeconds::parse(&self.date).ok_or(SignatureError::Incomplete { message })?;
-        if signed.0.abs_diff(now.0) > SKEW_MAX_SECS {
+        let is_early = now.0 + SKEW_MAX_SECS < signed.0;
+        let is_late = signed.0 + self.valid_secs < now.0;
+        if is_early || is_late {
             return Err(SignatureError::Skewed { signed: self.date.clone(), now: now.to_string() });
         }
         Ok(())
@@ -307,7 +332,7 @@ fn canonical_path(path: &str) -> String {
 fn canonical_query(query: &str) -> String {
     let mut pairs: Vec<(String, String)> = query
         .split('&')
-        .filter(|pair| !pair.is_empty())
+        .filter(|pair| !pair.is_empty() && !pair.starts_with(presigned::SIGNATURE))
         .map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             (encode(&decode(name)), encode(&decode(value)))

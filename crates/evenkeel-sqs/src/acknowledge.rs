@@ -10,14 +10,15 @@ use crate::api::{EmptyResponse, RequestContext, SqsApi, required, seconds};
 use crate::batch::{BatchResponse, BatchSuccess, batch_response, check_ids};
 use crate::error::SqsError;
 use crate::limit::VISIBILITY_SECS;
+use crate::reason;
 use crate::time::Seconds;
 
 /// Request about one delivery, single or as an entry of a batch.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct ReceiptRequest {
-    #[serde(default)]
-    id: String,
+    /// Set for entries of a batch.
+    id: Option<String>,
     queue_url: Option<String>,
     receipt_handle: Option<String>,
     visibility_timeout: Option<i64>,
@@ -48,10 +49,10 @@ impl SqsApi {
         request: ReceiptBatchRequest,
     ) -> Result<BatchResponse<BatchSuccess>, SqsError> {
         let queue = self.queue(context, request.queue_url.as_deref())?;
-        check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
+        check_ids("DeleteMessageBatchRequestEntry", request.ids())?;
         let receipts = request.entries.iter().map(ReceiptRequest::receipt).collect::<Result<Vec<_>, _>>()?;
         let results = self.delete(&queue, &receipts).await;
-        Ok(batch_response(request.ids().zip(results).collect()))
+        Ok(request.response(results))
     }
 
     async fn delete(&self, queue: &Queue, receipts: &[Receipt]) -> Vec<Result<(), SqsError>> {
@@ -91,7 +92,7 @@ impl SqsApi {
         request: ReceiptBatchRequest,
     ) -> Result<BatchResponse<BatchSuccess>, SqsError> {
         let queue = self.queue(context, request.queue_url.as_deref())?;
-        check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
+        check_ids("ChangeMessageVisibilityBatchRequestEntry", request.ids())?;
         let mut results: Vec<Result<(), SqsError>> = Vec::with_capacity(request.entries.len());
         let mut changes = Vec::with_capacity(request.entries.len());
         for entry in &request.entries {
@@ -102,7 +103,7 @@ impl SqsApi {
         for result in results.iter_mut().filter(|result| result.is_ok()) {
             *result = changed.next().unwrap_or(Err(SqsError::Internal));
         }
-        Ok(batch_response(request.ids().zip(results).collect()))
+        Ok(request.response(results))
     }
 
     /// Sets the visibility timeouts of deliveries; a timeout of 0 nacks the delivery.
@@ -145,13 +146,20 @@ impl ReceiptRequest {
 
     fn visibility(&self) -> Result<Seconds, SqsError> {
         let missing = SqsError::Missing { name: "VisibilityTimeout" };
-        seconds("VisibilityTimeout", self.visibility_timeout, &VISIBILITY_SECS)?.ok_or(missing)
+        let timeout = self.visibility_timeout;
+        seconds("VisibilityTimeout", timeout, &VISIBILITY_SECS, reason::CHANGE_VISIBILITY)?.ok_or(missing)
     }
 }
 
 impl ReceiptBatchRequest {
-    fn ids(&self) -> impl Iterator<Item = String> {
-        self.entries.iter().map(|entry| entry.id.clone())
+    fn ids(&self) -> impl ExactSizeIterator<Item = Option<&str>> {
+        self.entries.iter().map(|entry| entry.id.as_deref())
+    }
+
+    /// Builds the response from the result of each entry.
+    fn response(&self, results: Vec<Result<(), SqsError>>) -> BatchResponse<BatchSuccess> {
+        let ids = self.ids().map(|id| id.unwrap_or_default().to_owned());
+        batch_response(ids.zip(results).collect())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The SQS API: shared state, routes, and the dispatch of operations.
+//! The SQS API: shared state, and the dispatch of operations.
 
 use core::fmt;
 use std::collections::HashMap;
@@ -7,43 +7,37 @@ use std::time::Instant;
 
 use evenkeel_queue::{Queue, QueueId, Queues};
 use evenkeel_server::access_key::MasterKey;
-use evenkeel_server::api_error::ApiError;
-use evenkeel_server::audit_trail::AuditGuard;
-use evenkeel_server::body::Response;
 use evenkeel_server::disconnect::Disconnect;
-use evenkeel_server::route::{RouteError, Routes, ServerRequest, handler};
-use evenkeel_server::sigv4::{SignatureVerifier, SignedRequest};
-use evenkeel_server::tenant::{Access, Authenticator, Caller};
+use evenkeel_server::route::ServerRequest;
+use evenkeel_server::sigv4::SignatureVerifier;
+use evenkeel_server::tenant::{Authenticator, Caller};
 use evenkeel_telemetry::{RegisterError, Registry};
-use http::header::{CONTENT_TYPE, HOST};
-use http::{HeaderName, HeaderValue, Method};
+use http::header::HOST;
+use http::{HeaderName, HeaderValue};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::arn::QueueRef;
-use crate::chunked_body::chunked;
-use crate::error::{JSON, SqsError};
+use crate::error::SqsError;
 use crate::limit::{BATCH_BYTES_MAX, HEADROOM, WIRE_BYTES_MAX};
 use crate::metrics::SqsMetrics;
 use crate::move_task::MoveTasks;
 use crate::native::Streams;
 use crate::operation::Operation;
 use crate::options::SqsOptions;
+use crate::protocol::{Parameters, Protocol};
 use crate::time::Seconds;
 
 /// Service in the credential scope of signatures.
 const SERVICE: &str = "sqs";
-const TARGET: HeaderName = HeaderName::from_static("x-amz-target");
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-amzn-requestid");
-const TRACE: HeaderName = HeaderName::from_static("x-amzn-trace-id");
 
 /// The SQS API and the native API of queues.
 pub struct SqsApi {
     pub(crate) options: SqsOptions,
     pub(crate) queues: Arc<Queues>,
     pub(crate) auth: Arc<Authenticator>,
-    signatures: SignatureVerifier,
+    pub(crate) signatures: SignatureVerifier,
     pub(crate) metrics: SqsMetrics,
     pub(crate) moves: MoveTasks,
     pub(crate) streams: Streams,
@@ -62,6 +56,8 @@ pub(crate) struct RequestContext {
     /// Host that the client addressed, for queue URLs.
     pub(crate) host: String,
     pub(crate) operation: Operation,
+    pub(crate) protocol: Protocol,
+    pub(crate) request_id: String,
     /// The tenant that sent the request.
     pub(crate) caller: Caller,
     /// Value of `X-Amzn-Trace-Id`.
@@ -95,17 +91,6 @@ impl SqsApi {
         }))
     }
 
-    /// Adds the routes of SQS clients: `POST /`, and `POST` on queue URLs.
-    pub fn add_routes(self: &Arc<Self>, routes: &mut Routes) -> Result<(), RouteError> {
-        for path in ["/", "/{account}/*"] {
-            let sqs = self.clone();
-            let handler = handler(move |request| sqs.clone().serve(request));
-            // Public, because the API verifies the SigV4 signatures itself.
-            routes.add(Method::POST, path, Access::Public, handler)?;
-        }
-        Ok(())
-    }
-
     /// Lists the names of all operations.
     pub fn operations() -> Vec<&'static str> {
         Operation::ALL.iter().map(|operation| operation.name()).collect()
@@ -126,92 +111,62 @@ impl SqsApi {
         self.metrics.publish_queue_totals(&self.queues, |queue| self.labels(queue));
     }
 
-    async fn serve(self: Arc<Self>, mut request: ServerRequest) -> Result<Response, ApiError> {
-        let started = Instant::now();
-        let request_id = request.request_id.clone();
-        let operation = operation_of(&request);
-        let audit = operation.as_ref().ok().and_then(|operation| self.begin_audit(*operation, &mut request));
-        let (operation, result) = match operation {
-            Ok(operation) => (Some(operation), self.handle(operation, &mut request).await),
-            Err(error) => (None, Err(error)),
-        };
-        match (&result, operation) {
-            (Ok(_), Some(operation)) => self.metrics.succeeded(operation, started.elapsed()),
-            (Ok(_), None) => {}
-            (Err(error), operation) => self.metrics.failed(operation, error.code()),
-        }
-        let error = result.as_ref().err().filter(|_| audit.is_some()).map(ToString::to_string);
-        let mut response = result.unwrap_or_else(SqsError::into_response);
-        if let Some(audit) = audit {
-            audit.finish(response.status(), error);
-        }
-        response.headers_mut().insert(REQUEST_ID, request_id);
-        Ok(response)
-    }
-
-    /// Begins the audit record of an operation that changes queues; `None` for others.
-    fn begin_audit(&self, operation: Operation, request: &mut ServerRequest) -> Option<AuditGuard> {
-        if !operation.is_change() {
-            return None;
-        }
-        let id = request.request_id.to_str().unwrap_or_default().to_owned();
-        let audit = self.auth.audit(request.peer.ip(), id, format!("SQS {}", operation.name()))?;
-        request.audit = audit.note();
-        Some(audit)
-    }
-
-    async fn handle(&self, operation: Operation, request: &mut ServerRequest) -> Result<Response, SqsError> {
-        let SignedRequest { tenant, body } = self.signatures.authenticate::<SqsError>(request).await?;
-        tenant.take_request(request.accepted_at)?;
-        let context = RequestContext {
-            host: host_of(request),
-            operation,
-            caller: Caller::Tenant(tenant),
-            trace: header_text(request, &TRACE).map(str::to_owned),
-            disconnect: request.disconnect.clone(),
-        };
-        let json = self.run(operation, &context, &body.bytes).await?;
-        let mut response = Response::new(chunked(json));
-        response.headers_mut().insert(CONTENT_TYPE, JSON);
-        Ok(response)
-    }
-
+    /// Performs an operation and encodes its response.
     pub(crate) async fn run(
         &self,
-        operation: Operation,
         context: &RequestContext,
-        body: &[u8],
+        parameters: Parameters<'_>,
     ) -> Result<Vec<u8>, SqsError> {
-        match operation {
-            Operation::AddPermission => to_json(&self.add_permission(context, read(body)?).await?),
-            Operation::CancelMessageMoveTask => to_json(&self.cancel_move_task(context, &read(body)?)?),
+        match context.operation {
+            Operation::AddPermission => {
+                context.encode(&self.add_permission(context, parameters.read()?).await?)
+            }
+            Operation::CancelMessageMoveTask => {
+                context.encode(&self.cancel_move_task(context, &parameters.read()?)?)
+            }
             Operation::ChangeMessageVisibility => {
-                to_json(&self.change_visibility(context, &read(body)?).await?)
+                context.encode(&self.change_visibility(context, &parameters.read()?).await?)
             }
             Operation::ChangeMessageVisibilityBatch => {
-                to_json(&self.change_visibility_batch(context, read(body)?).await?)
+                context.encode(&self.change_visibility_batch(context, parameters.read()?).await?)
             }
-            Operation::CreateQueue => to_json(&self.create_queue(context, read(body)?).await?),
-            Operation::DeleteMessage => to_json(&self.delete_message(context, &read(body)?).await?),
-            Operation::DeleteMessageBatch => to_json(&self.delete_message_batch(context, read(body)?).await?),
-            Operation::DeleteQueue => to_json(&self.delete_queue(context, &read(body)?).await?),
-            Operation::GetQueueAttributes => to_json(&self.queue_attributes(context, &read(body)?)?),
-            Operation::GetQueueUrl => to_json(&self.queue_url(context, &read(body)?)?),
+            Operation::CreateQueue => context.encode(&self.create_queue(context, parameters.read()?).await?),
+            Operation::DeleteMessage => {
+                context.encode(&self.delete_message(context, &parameters.read()?).await?)
+            }
+            Operation::DeleteMessageBatch => {
+                context.encode(&self.delete_message_batch(context, parameters.read()?).await?)
+            }
+            Operation::DeleteQueue => context.encode(&self.delete_queue(context, &parameters.read()?).await?),
+            Operation::GetQueueAttributes => {
+                context.encode(&self.queue_attributes(context, &parameters.read()?)?)
+            }
+            Operation::GetQueueUrl => context.encode(&self.queue_url(context, &parameters.read()?)?),
             Operation::ListDeadLetterSourceQueues => {
-                to_json(&self.dead_letter_sources(context, &read(body)?)?)
+                context.encode(&self.dead_letter_sources(context, &parameters.read()?)?)
             }
-            Operation::ListMessageMoveTasks => to_json(&self.list_move_tasks(context, &read(body)?)?),
-            Operation::ListQueueTags => to_json(&self.queue_tags(context, &read(body)?)?),
-            Operation::ListQueues => to_json(&self.list_queues(context, &read(body)?)?),
-            Operation::PurgeQueue => to_json(&self.purge_queue(context, &read(body)?).await?),
-            Operation::ReceiveMessage => self.receive_message(context, &read(body)?).await,
-            Operation::RemovePermission => to_json(&self.remove_permission(context, &read(body)?).await?),
-            Operation::SendMessage => to_json(&self.send_message(context, read(body)?).await?),
-            Operation::SendMessageBatch => to_json(&self.send_message_batch(context, read(body)?).await?),
-            Operation::SetQueueAttributes => to_json(&self.set_queue_attributes(context, read(body)?).await?),
-            Operation::StartMessageMoveTask => to_json(&self.start_move_task(context, &read(body)?).await?),
-            Operation::TagQueue => to_json(&self.tag_queue(context, read(body)?).await?),
-            Operation::UntagQueue => to_json(&self.untag_queue(context, &read(body)?).await?),
+            Operation::ListMessageMoveTasks => {
+                context.encode(&self.list_move_tasks(context, &parameters.read()?)?)
+            }
+            Operation::ListQueueTags => context.encode(&self.queue_tags(context, &parameters.read()?)?),
+            Operation::ListQueues => context.encode(&self.list_queues(context, &parameters.read()?)?),
+            Operation::PurgeQueue => context.encode(&self.purge_queue(context, &parameters.read()?).await?),
+            Operation::ReceiveMessage => self.receive_message(context, &parameters.read()?).await,
+            Operation::RemovePermission => {
+                context.encode(&self.remove_permission(context, &parameters.read()?).await?)
+            }
+            Operation::SendMessage => context.encode(&self.send_message(context, parameters.read()?).await?),
+            Operation::SendMessageBatch => {
+                context.encode(&self.send_message_batch(context, parameters.read()?).await?)
+            }
+            Operation::SetQueueAttributes => {
+                context.encode(&self.set_queue_attributes(context, parameters.read()?).await?)
+            }
+            Operation::StartMessageMoveTask => {
+                context.encode(&self.start_move_task(context, &parameters.read()?).await?)
+            }
+            Operation::TagQueue => context.encode(&self.tag_queue(context, parameters.read()?).await?),
+            Operation::UntagQueue => context.encode(&self.untag_queue(context, &parameters.read()?).await?),
         }
     }
 
@@ -235,23 +190,20 @@ impl fmt::Debug for SqsApi {
 #[derive(Serialize)]
 pub(crate) struct EmptyResponse {}
 
-/// Initial buffer capacity; most responses fit.
-const RESPONSE_BYTES: usize = 512;
+impl RequestContext {
+    /// Encodes the response in the protocol of the request.
+    pub(crate) fn encode(&self, response: &impl Serialize) -> Result<Vec<u8>, SqsError> {
+        self.encode_with_capacity(0, response)
+    }
 
-pub(crate) fn to_json(response: &impl Serialize) -> Result<Vec<u8>, SqsError> {
-    to_json_with_capacity(RESPONSE_BYTES, response)
-}
-
-pub(crate) fn to_json_with_capacity(bytes: usize, response: &impl Serialize) -> Result<Vec<u8>, SqsError> {
-    let mut text = Vec::with_capacity(bytes);
-    serde_json::to_writer(&mut text, response).map_err(|_| SqsError::Internal)?;
-    Ok(text)
-}
-
-fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, SqsError> {
-    // A request without parameters may have no body.
-    let body = if body.is_empty() { b"{}" } else { body };
-    serde_json::from_slice(body).map_err(|error| SqsError::Serialization { message: error.to_string() })
+    /// Encodes a response of about this many bytes.
+    pub(crate) fn encode_with_capacity(
+        &self,
+        bytes: usize,
+        response: &impl Serialize,
+    ) -> Result<Vec<u8>, SqsError> {
+        self.protocol.encode(self.operation, &self.request_id, bytes, response)
+    }
 }
 
 /// Returns a required parameter, or an error if it is missing or empty.
@@ -259,45 +211,26 @@ pub(crate) fn required<'a>(name: &'static str, value: Option<&'a str>) -> Result
     value.filter(|value| !value.is_empty()).ok_or(SqsError::Missing { name })
 }
 
-/// Checks a parameter in seconds against its range.
+/// Checks a parameter in seconds against its range; `reason` is AWS's for a value outside.
 pub(crate) fn seconds(
     name: &'static str,
     value: Option<i64>,
     range: &core::ops::RangeInclusive<i64>,
+    reason: &'static str,
 ) -> Result<Option<Seconds>, SqsError> {
     match value {
         None => Ok(None),
         Some(value) if range.contains(&value) => Ok(Some(Seconds(value.unsigned_abs()))),
-        Some(value) => {
-            let min = range.start();
-            let max = range.end();
-            Err(SqsError::invalid_value(
-                name,
-                value,
-                format_args!("Must be between {min} and {max}, if provided."),
-            ))
-        }
+        Some(value) => Err(SqsError::invalid_value(name, value, reason)),
     }
 }
 
-fn operation_of(request: &ServerRequest) -> Result<Operation, SqsError> {
-    if let Some(target) = header_text(request, &TARGET) {
-        return Operation::from_target(target).ok_or(SqsError::UnknownOperation);
-    }
-    let content_type = header_text(request, &CONTENT_TYPE);
-    if content_type.is_some_and(|kind| kind.starts_with("application/x-www-form")) {
-        let message = "The query protocol is not supported; use an AWS SDK from November 2023 or later, which uses JSON.";
-        return Err(SqsError::Unsupported { message: message.to_owned() });
-    }
-    Err(SqsError::UnknownOperation)
-}
-
-fn header_text<'a>(request: &'a ServerRequest, name: &HeaderName) -> Option<&'a str> {
+pub(crate) fn header_text<'a>(request: &'a ServerRequest, name: &HeaderName) -> Option<&'a str> {
     request.request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok())
 }
 
 /// Returns the host that the client addressed, or `localhost` if it is not safe in a URL.
-fn host_of(request: &ServerRequest) -> String {
+pub(crate) fn host_of(request: &ServerRequest) -> String {
     let authority = request.request.uri().authority().map(http::uri::Authority::as_str);
     let host = authority.or_else(|| header_text(request, &HOST)).unwrap_or_default();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".:-_[]".contains(&byte);

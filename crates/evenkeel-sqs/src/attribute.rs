@@ -1,7 +1,5 @@
 //! Message attributes: validation, MD5 digests as AWS computes them, and the attribute filter of a receive.
 
-use core::fmt;
-
 use evenkeel_server::hex::hex;
 use md5::{Digest, Md5};
 use serde::ser::SerializeMap;
@@ -10,6 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::base64;
 use crate::error::SqsError;
 use crate::limit::{ATTRIBUTE_NAME_MAX, ATTRIBUTES_MAX, TRACE_MAX};
+use crate::reason;
 use crate::text_validation::is_valid_text;
 
 /// The only message system attribute that a client may send.
@@ -105,36 +104,39 @@ pub(crate) fn validate(input: &AttributeMap) -> Result<Vec<Attribute<'_>>, SqsEr
 }
 
 fn validate_one<'a>(name: &'a str, input: &'a AttributeInput) -> Result<Attribute<'a>, SqsError> {
-    let invalid = |reason: fmt::Arguments<'_>| {
-        SqsError::invalid(format!("Message (user) attribute '{name}' {reason}."))
-    };
-    if !is_valid_name(name) {
-        return Err(SqsError::invalid(format!(
-            "Message (user) attribute name '{name}' is invalid: it must have 1 to {ATTRIBUTE_NAME_MAX} letters, digits, hyphens, \
-             underscores or periods, without a period at the start or end or two in a row, and must not begin with AWS. or Amazon."
-        )));
-    }
+    check_name(name)?;
     let lists = [&input.string_list_values, &input.binary_list_values];
     if lists.into_iter().flatten().any(|list| !list.is_empty()) {
-        let message = "Message attribute list values in SendMessage operation are not supported.".to_owned();
-        return Err(SqsError::Unsupported { message });
+        return Err(SqsError::Unsupported { message: reason::ATTRIBUTE_LIST });
     }
     let data_type = input.data_type.as_deref().filter(|kind| !kind.is_empty());
-    let data_type =
-        data_type.ok_or_else(|| invalid(format_args!("must contain a non-empty attribute type")))?;
+    let data_type = data_type.ok_or_else(|| {
+        SqsError::invalid(format!(
+            "The message (user) attribute '{name}' must contain a non-empty message attribute value."
+        ))
+    })?;
     let base = data_type.split('.').next().unwrap_or_default();
-    if data_type.len() > ATTRIBUTE_NAME_MAX || !["String", "Number", "Binary"].contains(&base) {
-        return Err(invalid(format_args!(
-            "has an invalid message attribute type, the set of supported type prefixes is Binary, Number, and String"
+    if !["String", "Number", "Binary"].contains(&base) {
+        return Err(SqsError::invalid(format!(
+            "The type of message (user) attribute '{name}' is invalid. You must use only the following supported type \
+             prefixes: Binary, Number, String."
         )));
     }
-    let empty = || invalid(format_args!("must contain a non-empty value of type '{data_type}'"));
+    if data_type.len() > ATTRIBUTE_NAME_MAX {
+        return Err(SqsError::invalid(reason::ATTRIBUTE_TYPE_LENGTH));
+    }
+    let empty = || {
+        SqsError::invalid(format!(
+            "Message (user) attribute '{name}' must contain a non-empty value of type '{base}'."
+        ))
+    };
     let value = if base == "Binary" {
         Value::Binary(input.binary_value.as_deref().filter(|bytes| !bytes.is_empty()).ok_or_else(empty)?)
     } else {
         let text = input.string_value.as_deref().filter(|text| !text.is_empty()).ok_or_else(empty)?;
         if !is_valid_text(text) {
-            return Err(SqsError::Contents);
+            // Not `InvalidMessageContents`, which AWS returns for the body only.
+            return Err(SqsError::invalid(reason::CHARACTERS));
         }
         if base == "Number" && !is_number(text) {
             return Err(SqsError::invalid(format!(
@@ -146,12 +148,20 @@ fn validate_one<'a>(name: &'a str, input: &'a AttributeInput) -> Result<Attribut
     Ok(Attribute { name, data_type, value })
 }
 
-fn is_valid_name(name: &str) -> bool {
-    let has_valid_chars = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    let has_misplaced_dots = name.starts_with('.') || name.ends_with('.') || name.contains("..");
+/// Checks an attribute's name; AWS accepts letters beyond ASCII, although it documents otherwise.
+fn check_name(name: &str) -> Result<(), SqsError> {
+    let is_valid = |character: char| character.is_alphanumeric() || "-_.".contains(character);
     let lower = name.to_ascii_lowercase();
     let is_reserved = lower.starts_with("aws.") || lower.starts_with("amazon.");
-    (1..=ATTRIBUTE_NAME_MAX).contains(&name.len()) && has_valid_chars && !has_misplaced_dots && !is_reserved
+    let has_misplaced_dots = name.starts_with('.') || name.ends_with('.') || name.contains("..");
+    let reason = match name {
+        "" => reason::NO_ATTRIBUTE_NAME,
+        _ if name.len() > ATTRIBUTE_NAME_MAX => reason::ATTRIBUTE_NAME_LENGTH,
+        _ if !name.chars().all(is_valid) => reason::ATTRIBUTE_NAME_CHARACTERS,
+        _ if is_reserved || has_misplaced_dots => reason::ATTRIBUTE_NAME_RESERVED,
+        _ => return Ok(()),
+    };
+    Err(SqsError::invalid(reason))
 }
 
 fn is_number(text: &str) -> bool {
@@ -209,11 +219,11 @@ pub(crate) fn digest_body(body: &[u8]) -> [u8; 16] {
 pub(crate) struct Filter<'a>(pub(crate) &'a [String]);
 
 impl Filter<'_> {
-    /// Reports whether an attribute is requested: by its name, by `prefix.*`, or by `All`.
+    /// Reports whether an attribute is requested: by its name, by `prefix.*`, or by `All` or `*`.
     pub(crate) fn includes(&self, name: &str) -> bool {
         self.0.iter().any(|pattern| match pattern.strip_suffix(".*") {
             Some(prefix) => name.starts_with(prefix),
-            None => pattern == "All" || pattern == name,
+            None => ["All", "*", name].contains(&pattern.as_str()),
         })
     }
 }
@@ -248,9 +258,9 @@ mod tests {
     #[test]
     fn a_filter_matches_names_prefixes_and_all() {
         let includes = |filter: &str, name: &str| Filter(&[filter.to_owned()]).includes(name);
-        assert!(includes("All", "a") && includes(".*", "a") && includes("a", "a"));
+        assert!(includes("All", "a") && includes(".*", "a") && includes("*", "a") && includes("a", "a"));
         assert!(includes("Hel.*", "Hello") && includes("Hel.*", "Help.Me") && !includes("Hel.*", "General"));
-        assert!(!includes("a", "ab") && !includes("*", "a") && !Filter(&[]).includes("a"));
+        assert!(!includes("a", "ab") && !includes("*a", "a") && !Filter(&[]).includes("a"));
     }
 
     #[test]
@@ -264,12 +274,19 @@ mod tests {
             validate_one(name, &value).is_err()
         };
         assert!(!is_rejected("a", "String", "x") && !is_rejected("a.b-c_1", "Number.int", "-1.5e3"));
-        for name in ["", ".a", "a.", "a..b", "AWS.x", "amazon.x", "a b", "ä", &"x".repeat(257)] {
+        assert!(!is_rejected("größe", "String", "x") && !is_rejected("名前", "String", "x"));
+        for name in ["", ".a", "a.", "a..b", "AWS.x", "amazon.x", "a b", "a\u{1}", &"x".repeat(257)] {
             assert!(is_rejected(name, "String", "x"), "{name:?} was accepted");
         }
-        for (kind, value) in
-            [("", "x"), ("Text", "x"), ("String", ""), ("Number", "x"), ("Number", "inf"), ("Binary", "x")]
-        {
+        for (kind, value) in [
+            ("", "x"),
+            ("Text", "x"),
+            ("String", ""),
+            ("String", "\u{1}"),
+            ("Number", "x"),
+            ("Number", "inf"),
+            ("Binary", "x"),
+        ] {
             assert!(is_rejected("a", kind, value), "{kind:?} {value:?} was accepted");
         }
     }

@@ -9,11 +9,13 @@ use crate::limit::BATCH_MAX;
 
 const ID_MAX: usize = 80;
 
-/// Response to a batch.
+/// Response to a batch; as at AWS, it contains only the lists that have entries, because clients test for the key.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct BatchResponse<T> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) successful: Vec<T>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) failed: Vec<BatchFailure>,
 }
 
@@ -53,16 +55,22 @@ pub(crate) fn batch_response(entries: Vec<(String, Result<(), SqsError>)>) -> Ba
 }
 
 /// Checks the number and the ids of a batch's entries; an error rejects the whole batch.
-pub(crate) fn check_ids<'a>(ids: impl ExactSizeIterator<Item = &'a str>) -> Result<(), SqsError> {
+///
+/// `entry` is the name of entries in the query protocol, which errors use.
+pub(crate) fn check_ids<'a>(
+    entry: &'static str,
+    ids: impl ExactSizeIterator<Item = Option<&'a str>>,
+) -> Result<(), SqsError> {
     let count = ids.len();
     if count == 0 {
-        return Err(SqsError::EmptyBatch);
+        return Err(SqsError::EmptyBatch { entry });
     }
     if count > BATCH_MAX {
         return Err(SqsError::TooManyEntries { count });
     }
     let mut seen = HashSet::with_capacity(count);
-    for id in ids {
+    for (index, id) in ids.enumerate() {
+        let id = id.ok_or(SqsError::MissingEntryId { entry, number: index + 1 })?;
         let is_plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
         if !is_plain || !(1..=ID_MAX).contains(&id.len()) {
             return Err(SqsError::BadEntryId);
@@ -80,10 +88,10 @@ mod tests {
 
     #[test]
     fn a_batch_is_rejected_for_its_size_and_its_ids() {
-        let check = |ids: &[&str]| check_ids(ids.iter().copied());
+        let check = |ids: &[&str]| check_ids("Entry", ids.iter().copied().map(Some));
         let eleven: Vec<String> = (0..11).map(|n| n.to_string()).collect();
         let eleven: Vec<&str> = eleven.iter().map(String::as_str).collect();
-        assert_eq!(check(&[]), Err(SqsError::EmptyBatch));
+        assert_eq!(check(&[]), Err(SqsError::EmptyBatch { entry: "Entry" }));
         assert_eq!(check(&eleven[..10]), Ok(()));
         assert_eq!(check(&eleven), Err(SqsError::TooManyEntries { count: 11 }));
         assert_eq!(check(&["a", "a"]), Err(SqsError::EntryIdsNotDistinct { id: "a".to_owned() }));
@@ -91,5 +99,7 @@ mod tests {
             assert_eq!(check(&[bad]), Err(SqsError::BadEntryId));
         }
         assert_eq!(check(&[&"x".repeat(80), "A-z_0"]), Ok(()));
+        let missing = check_ids("Entry", [Some("a"), None].into_iter());
+        assert_eq!(missing, Err(SqsError::MissingEntryId { entry: "Entry", number: 2 }));
     }
 }

@@ -1,4 +1,6 @@
-//! Errors in AWS's format: a type in the body, and the query protocol's code in a header.
+//! Errors with AWS's codes and texts, which clients match on; our own explanation is a hint in a header.
+//!
+//! Refusals that AWS does not know, such as a full disk, have our own text under the code that AWS would use.
 //!
 //! Guarantees: an I/O error of the store is logged, and the client gets `InternalFailure` without details.
 
@@ -15,11 +17,15 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
 
 use crate::limit::{BATCH_BYTES_MAX, BATCH_MAX};
+use crate::protocol::Protocol;
+use crate::reason;
+use crate::xml::{self, XmlError};
 
-/// Media type of every response.
-pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/x-amz-json-1.0");
 /// Header with the error's code in the query protocol, which older clients match on.
 const QUERY_ERROR: HeaderName = HeaderName::from_static("x-amzn-query-error");
+const HINT: HeaderName = HeaderName::from_static("x-evenkeel-hint");
+/// The query protocol's text of [`SqsError::NoQueue`].
+const NO_QUEUE_IN_XML: &str = "The specified queue does not exist for this wsdl version.";
 /// Namespace of the error types of SQS.
 const SQS: &str = "com.amazonaws.sqs";
 /// Namespace of the error types that all AWS services share.
@@ -33,28 +39,42 @@ pub(crate) enum SqsError {
     Serialization { message: String },
     #[error("X-Amz-Target is missing or is not an operation of AmazonSQS")]
     UnknownOperation,
+    /// The query protocol's error for a request without an operation.
+    #[error("The request must contain the parameter Action.")]
+    NoAction,
+    #[error("The action {action} is not valid for this endpoint.")]
+    UnknownAction { action: String },
+    #[error("The requested version ( {version} ) of service AmazonSQS does not exist")]
+    NoVersion { version: String },
+    #[error("a GET request that changes something needs an Authorization header; send it by POST instead")]
+    UnsignedGet,
     /// The operation, or one of its parameters, is not supported.
     #[error("{message}")]
-    Unsupported { message: String },
+    Unsupported { message: &'static str },
     #[error("The request must contain the parameter {name}.")]
     Missing { name: &'static str },
     /// A parameter is invalid.
     #[error("{message}")]
     Invalid { message: String },
-    #[error(
-        "The specified queue does not exist. ListQueues lists the existing ones, CreateQueue creates one."
-    )]
+    #[error("The specified queue does not exist.")]
     NoQueue,
     #[error("A queue already exists with the same name and a different value for attribute {attribute}")]
     QueueExists { attribute: &'static str },
     #[error("Unknown Attribute {name}.")]
     UnknownAttribute { name: String },
-    #[error("Invalid value for the parameter {name}. Reason: {reason}")]
-    AttributeValue { name: &'static str, reason: String },
-    #[error("Either SqsManagedSseEnabled or KmsMasterKeyId, not both.")]
+    #[error("You can specify the {name} only when FifoQueue is set to true.")]
+    FifoAttribute { name: &'static str },
+    /// AWS gives a reason, with a space before it, for a few attributes only; the hint is ours.
+    #[error("Invalid value for the parameter {name}.{reason}")]
+    AttributeValue { name: &'static str, reason: &'static str, hint: String },
+    #[error(
+        "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE."
+    )]
     BothEncryptions,
-    #[error("There should be at least one entry in the request.")]
-    EmptyBatch,
+    #[error("There should be at least one {entry} in the request.")]
+    EmptyBatch { entry: &'static str },
+    #[error("The request must contain the parameter {entry}.{number}.Id.")]
+    MissingEntryId { entry: &'static str, number: usize },
     #[error("Maximum number of entries per request are {BATCH_MAX}. You have sent {count}.")]
     TooManyEntries { count: usize },
     #[error("Id {id} repeated.")]
@@ -67,10 +87,7 @@ pub(crate) enum SqsError {
     #[error("Batch requests cannot be longer than {BATCH_BYTES_MAX} bytes. You have sent {bytes} bytes.")]
     BatchTooLong { bytes: usize },
     /// The message contains characters that AWS does not allow.
-    #[error(
-        "Invalid characters found. Valid unicode characters are \
-         #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
-    )]
+    #[error("{}", reason::CHARACTERS)]
     Contents,
     #[error("The input receipt handle \"{receipt}\" is not a valid receipt handle.")]
     ReceiptInvalid { receipt: String },
@@ -84,6 +101,11 @@ pub(crate) enum SqsError {
     /// A limit of the queue or of the account is reached.
     #[error("{message}")]
     OverLimit { message: String },
+    #[error(
+        "Too many messages have been received without being deleted. \
+         Please delete your received messages or let them timeout before receiving more."
+    )]
+    TooManyInFlight { hint: String },
     #[error("rate limit reached: requests per minute")]
     Throttled,
     #[error(transparent)]
@@ -132,24 +154,51 @@ impl SqsError {
         self.parts().code
     }
 
+    /// Returns our own explanation of an error whose text is AWS's.
+    pub(crate) fn hint(&self) -> Option<&str> {
+        match self {
+            Self::NoQueue => Some("ListQueues lists the existing queues, CreateQueue creates one"),
+            Self::AttributeValue { hint, .. } | Self::TooManyInFlight { hint } => Some(hint),
+            Self::Signature(error) => error.hint(),
+            _ => None,
+        }
+    }
+
     /// Reports whether the client caused the error.
     pub(crate) fn is_sender_fault(&self) -> bool {
         !self.parts().status.is_server_error()
     }
 
     /// Converts the error into a response.
-    pub(crate) fn into_response(self) -> Response {
+    pub(crate) fn to_response(&self, protocol: Protocol, request_id: &str) -> Response {
         let ErrorParts { status, namespace, name, code } = self.parts();
-        let kind = format!("{namespace}#{name}");
-        let message = self.to_string();
-        let json = ErrorBody { kind: &kind, message: &message };
-        let mut response = Response::new(body::full(serde_json::to_vec(&json).unwrap_or_default()));
-        *response.status_mut() = status;
         let cause = if self.is_sender_fault() { "Sender" } else { "Receiver" };
+        let message = match (self, protocol) {
+            (Self::NoQueue, Protocol::Query) => NO_QUEUE_IN_XML.to_owned(),
+            _ => self.to_string(),
+        };
+        let body = match protocol {
+            Protocol::Json => {
+                let kind = format!("{namespace}#{name}");
+                let json = ErrorBody { kind: &kind, message: &message };
+                serde_json::to_vec(&json).unwrap_or_default()
+            }
+            Protocol::Query => {
+                let error = XmlError { cause, code, message: &message };
+                xml::error(&error, request_id).into_bytes()
+            }
+        };
+        let mut response = Response::new(body::full(body));
+        *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, JSON);
-        if let Ok(value) = HeaderValue::try_from(format!("{code};{cause}")) {
+        headers.insert(CONTENT_TYPE, protocol.content_type());
+        if protocol == Protocol::Json
+            && let Ok(value) = HeaderValue::try_from(format!("{code};{cause}"))
+        {
             headers.insert(QUERY_ERROR, value);
+        }
+        if let Some(hint) = self.hint().and_then(|hint| HeaderValue::from_str(hint).ok()) {
+            headers.insert(HINT, hint);
         }
         if status == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
@@ -161,18 +210,26 @@ impl SqsError {
         let (status, namespace, name, code) = match self {
             Self::Serialization { .. } => (400, CORAL, "SerializationException", "MalformedInput"),
             Self::UnknownOperation => (400, CORAL, "UnknownOperationException", "InvalidAction"),
+            Self::NoAction => (400, CORAL, "MissingActionException", "MissingAction"),
+            Self::UnknownAction { .. } => (400, CORAL, "InvalidActionException", "InvalidAction"),
+            Self::NoVersion { .. } => (400, CORAL, "NoSuchVersionException", "NoSuchVersion"),
+            Self::UnsignedGet => (403, CORAL, "AccessDeniedException", "AccessDenied"),
             Self::Unsupported { .. } => {
                 (400, SQS, "UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation")
             }
-            Self::Missing { .. } => (400, CORAL, "MissingRequiredParameterException", "MissingParameter"),
+            Self::Missing { .. } | Self::MissingEntryId { .. } => {
+                (400, CORAL, "MissingRequiredParameterException", "MissingParameter")
+            }
             Self::Invalid { .. } => (400, CORAL, "InvalidParameterValueException", "InvalidParameterValue"),
             Self::NoQueue => (400, SQS, "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"),
             Self::QueueExists { .. } => (400, SQS, "QueueNameExists", "QueueAlreadyExists"),
-            Self::UnknownAttribute { .. } | Self::BothEncryptions => {
+            Self::UnknownAttribute { .. } | Self::FifoAttribute { .. } | Self::BothEncryptions => {
                 (400, SQS, "InvalidAttributeName", "InvalidAttributeName")
             }
             Self::AttributeValue { .. } => (400, SQS, "InvalidAttributeValue", "InvalidAttributeValue"),
-            Self::EmptyBatch => (400, SQS, "EmptyBatchRequest", "AWS.SimpleQueueService.EmptyBatchRequest"),
+            Self::EmptyBatch { .. } => {
+                (400, SQS, "EmptyBatchRequest", "AWS.SimpleQueueService.EmptyBatchRequest")
+            }
             Self::TooManyEntries { .. } => (
                 400,
                 SQS,
@@ -197,7 +254,7 @@ impl SqsError {
                 (403, SQS, "PurgeQueueInProgress", "AWS.SimpleQueueService.PurgeQueueInProgress")
             }
             Self::NoResource { .. } => (404, SQS, "ResourceNotFoundException", "ResourceNotFoundException"),
-            Self::OverLimit { .. } => (403, SQS, "OverLimit", "OverLimit"),
+            Self::OverLimit { .. } | Self::TooManyInFlight { .. } => (403, SQS, "OverLimit", "OverLimit"),
             Self::Throttled => (403, SQS, "RequestThrottled", "RequestThrottled"),
             Self::Signature(error) => (error.status().as_u16(), CORAL, error.exception(), error.query_code()),
             Self::BodyTooLarge { .. } => {
@@ -215,8 +272,8 @@ impl SqsError {
 impl From<Rejection> for SqsError {
     fn from(rejection: Rejection) -> Self {
         match rejection {
+            Rejection::TooManyInFlight { .. } => Self::TooManyInFlight { hint: rejection.to_string() },
             Rejection::QueueFull { .. }
-            | Rejection::TooManyInFlight { .. }
             | Rejection::TooManyKeys { .. }
             | Rejection::TooManyTenantKeys { .. } => Self::OverLimit { message: rejection.to_string() },
             Rejection::BadKey | Rejection::DelayOnFifo | Rejection::BadTtl { .. } => {
@@ -266,7 +323,7 @@ impl From<StoreError> for SqsError {
 impl From<CreateError> for SqsError {
     fn from(error: CreateError) -> Self {
         match error {
-            CreateError::Name => bad_queue_name(),
+            CreateError::Name => Self::invalid(reason::QUEUE_NAME),
             CreateError::Setting(bad) => Self::invalid(bad.to_string()),
             CreateError::OrderIsFixed | CreateError::NameTaken => Self::invalid(error.to_string()),
             CreateError::TooMany { .. } | CreateError::TooManyOfOwner { .. } => {
@@ -279,19 +336,6 @@ impl From<CreateError> for SqsError {
             }
         }
     }
-}
-
-/// Returns the error for an invalid queue name.
-pub(crate) fn bad_queue_name() -> SqsError {
-    SqsError::invalid("Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length")
-}
-
-/// Returns the error for an invalid name of a FIFO queue.
-pub(crate) fn bad_fifo_name() -> SqsError {
-    SqsError::invalid(
-        "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with \
-         .fifo suffix and be 1 to 80 in length",
-    )
 }
 
 impl From<ApiError> for SqsError {
@@ -338,18 +382,19 @@ mod tests {
 
     #[test]
     fn an_error_has_a_type_for_json_clients_and_a_code_for_query_clients() {
-        let response = SqsError::NoQueue.into_response();
+        let response = SqsError::NoQueue.to_response(Protocol::Json, "req-1");
         assert_eq!(response.status(), 400);
         assert_eq!(
             response.headers()["x-amzn-query-error"],
             "AWS.SimpleQueueService.NonExistentQueue;Sender"
         );
+        assert!(response.headers()["x-evenkeel-hint"].to_str().unwrap().starts_with("ListQueues"));
         assert_eq!(response.headers()[CONTENT_TYPE], "application/x-amz-json-1.0");
     }
 
     #[test]
     fn an_internal_error_is_not_a_sender_fault() {
-        let response = SqsError::Internal.into_response();
+        let response = SqsError::Internal.to_response(Protocol::Json, "req-1");
         assert_eq!(response.headers()["x-amzn-query-error"], "InternalFailure;Receiver");
     }
 }

@@ -12,7 +12,8 @@ use serde_json::Value;
 use crate::error::SqsError;
 use crate::limit::DEDUP_MAX;
 use crate::queue_metadata::QueueMetadata;
-use crate::settings::{AttributeName, QueueSpec};
+use crate::reason;
+use crate::settings::{AttributeName, QueueSpec, parse_bool};
 
 /// Suffix of a FIFO queue's name.
 pub(crate) const SUFFIX: &str = ".fifo";
@@ -88,9 +89,7 @@ impl DedupPolicy {
         if requested.is_some() || self.fifo.content_based {
             return Ok(());
         }
-        Err(SqsError::invalid(
-            "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
-        ))
+        Err(SqsError::invalid(reason::NO_DEDUP))
     }
 
     /// Returns the id that the client sent, or the hash of the body with `ContentBasedDeduplication`.
@@ -103,9 +102,8 @@ impl DedupPolicy {
         let body_hash = || hex(digest(&SHA256, body.as_bytes()).as_ref());
         let name = requested.or_else(|| self.fifo.content_based.then(body_hash));
         let Some(name) = name else { return Ok(None) };
-        let reason = "MessageDeduplicationId can only include alphanumeric and punctuation characters. 1 to 128 in length.";
         if !is_valid_id(&name) {
-            return Err(SqsError::invalid_value("MessageDeduplicationId", name, reason));
+            return Err(SqsError::invalid_value("MessageDeduplicationId", name, reason::DEDUP));
         }
         let scope = match self.fifo.scope {
             Scope::Queue => scope.queue,
@@ -123,23 +121,31 @@ pub(crate) fn is_valid_id(id: &str) -> bool {
 /// Sets a FIFO attribute.
 pub(crate) fn apply(spec: &mut QueueSpec, name: AttributeName, value: &str) -> Result<(), SqsError> {
     if spec.settings.order == DeliveryOrder::Fair {
-        return Err(SqsError::UnknownAttribute { name: name.as_str().to_owned() });
+        return Err(match name {
+            AttributeName::DeduplicationScope | AttributeName::FifoThroughputLimit => {
+                SqsError::FifoAttribute { name: name.as_str() }
+            }
+            _ => SqsError::UnknownAttribute { name: name.as_str().to_owned() },
+        });
     }
-    let bad = |reason: &str| SqsError::AttributeValue { name: name.as_str(), reason: reason.to_owned() };
+    let bad =
+        |hint: &str| SqsError::AttributeValue { name: name.as_str(), reason: "", hint: hint.to_owned() };
     let fifo = &mut spec.metadata.fifo;
     match name {
-        AttributeName::ContentBasedDeduplication => {
-            fifo.content_based = value.parse().map_err(|_| bad("Must be true or false."))?;
-        }
+        AttributeName::ContentBasedDeduplication => fifo.content_based = parse_bool(name, value)?,
         AttributeName::DeduplicationScope => {
-            fifo.scope = parse(value).ok_or_else(|| bad("Must be messageGroup or queue."))?;
+            fifo.scope = parse(value).ok_or_else(|| bad("must be messageGroup or queue"))?;
         }
         AttributeName::FifoThroughputLimit => {
-            fifo.throughput = parse(value).ok_or_else(|| bad("Must be perQueue or perMessageGroupId."))?;
+            fifo.throughput = parse(value).ok_or_else(|| bad("must be perQueue or perMessageGroupId"))?;
         }
         // `FifoQueue` is determined by the queue's name.
-        _ if value == "true" => {}
-        _ => return Err(bad("A queue whose name ends in .fifo is a FIFO queue.")),
+        _ if parse_bool(name, value)? => {}
+        _ => {
+            let reason = reason::MODIFIED_QUEUE_TYPE;
+            let hint = "a queue whose name ends in .fifo is a FIFO queue".to_owned();
+            return Err(SqsError::AttributeValue { name: name.as_str(), reason, hint });
+        }
     }
     Ok(())
 }
@@ -148,8 +154,9 @@ pub(crate) fn apply(spec: &mut QueueSpec, name: AttributeName, value: &str) -> R
 pub(crate) fn check(spec: &QueueSpec) -> Result<(), SqsError> {
     let FifoSettings { scope, throughput, .. } = spec.metadata.fifo;
     if throughput == Throughput::PerMessageGroupId && scope == Scope::Queue {
-        let reason = "perMessageGroupId is only allowed when DeduplicationScope is messageGroup.".to_owned();
-        return Err(SqsError::AttributeValue { name: AttributeName::FifoThroughputLimit.as_str(), reason });
+        let hint = "perMessageGroupId is only allowed when DeduplicationScope is messageGroup".to_owned();
+        let name = AttributeName::FifoThroughputLimit.as_str();
+        return Err(SqsError::AttributeValue { name, reason: "", hint });
     }
     Ok(())
 }

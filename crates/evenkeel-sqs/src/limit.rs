@@ -22,6 +22,8 @@ pub(crate) const RETENTION_SECS: RangeInclusive<i64> = 60..=1_209_600;
 pub(crate) const MESSAGE_BYTES: RangeInclusive<i64> = 1_024..=1 << 20;
 /// Values of `KmsDataKeyReusePeriodSeconds`.
 pub(crate) const KEY_REUSE_SECS: RangeInclusive<i64> = 60..=86_400;
+/// `KmsDataKeyReusePeriodSeconds` of a queue with a key.
+pub(crate) const KEY_REUSE_SECS_DEFAULT: u64 = 300;
 /// Values of `maxReceiveCount` in a redrive policy.
 pub(crate) const RECEIVES: RangeInclusive<i64> = 1..=1_000;
 /// Queues per page of a list.

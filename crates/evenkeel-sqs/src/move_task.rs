@@ -23,6 +23,7 @@ use crate::base64;
 use crate::error::SqsError;
 use crate::limit::{MOVE_RATE, TASKS, TASKS_ACTIVE_MAX};
 use crate::queue_metadata::{MoveTaskRecord, QueueMetadata};
+use crate::reason;
 
 /// Maximum number of messages per step of a task without a rate.
 const BATCH: usize = 100;
@@ -35,10 +36,6 @@ const RETRIES_MAX: u32 = 10;
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Failure reason of a task that was interrupted by a shutdown or crash.
 const INTERRUPTED: &str = "GatewayStopped";
-const NO_SOURCE: &str = "The resource that you specified for the SourceArn parameter doesn't exist.";
-const NO_DESTINATION: &str =
-    "The resource that you specified for the DestinationArn parameter doesn't exist.";
-
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct StartMove {
@@ -51,6 +48,14 @@ pub(crate) struct StartMove {
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct CancelMove {
     task_handle: Option<String>,
+}
+
+/// Contents of a task's handle, base64 of JSON as at AWS.
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TaskHandle {
+    task_id: String,
+    source_arn: String,
 }
 
 #[derive(Deserialize)]
@@ -155,29 +160,30 @@ impl SqsApi {
     ) -> Result<StartMoveResponse, SqsError> {
         let lock = self.lock_changes().await;
         let (source, source_arn) =
-            self.queue_by_arn(context, "SourceArn", request.source_arn.as_deref(), NO_SOURCE)?;
+            self.queue_by_arn(context, "SourceArn", request.source_arn.as_deref(), reason::NO_SOURCE)?;
         let destination = match request.destination_arn.as_deref() {
-            Some(arn) => Some(self.queue_by_arn(context, "DestinationArn", Some(arn), NO_DESTINATION)?),
+            Some(arn) => {
+                Some(self.queue_by_arn(context, "DestinationArn", Some(arn), reason::NO_DESTINATION)?)
+            }
             None => None,
         };
         let namespace = source.descriptor().namespace;
         if destination.as_ref().is_some_and(|(queue, _)| queue.descriptor().namespace != namespace) {
-            return Err(SqsError::NoResource { message: NO_DESTINATION });
+            return Err(SqsError::NoResource { message: reason::NO_DESTINATION });
         }
         let rate = request.max_number_of_messages_per_second;
-        if let Some(rate) = rate.filter(|rate| !MOVE_RATE.contains(rate)) {
-            let reason = "Must be between 1 and 500, if provided.";
-            return Err(SqsError::invalid_value("MaxNumberOfMessagesPerSecond", rate, reason));
+        if rate.is_some_and(|rate| !MOVE_RATE.contains(&rate)) {
+            return Err(SqsError::invalid(reason::MOVE_RATE));
         }
         if self.sources_of(source.id()).is_empty() {
-            return Err(SqsError::invalid("Source queue must be configured as a Dead Letter Queue."));
+            return Err(SqsError::invalid(reason::NOT_A_DEAD_LETTER_QUEUE));
         }
         if destination.as_ref().is_some_and(|(queue, _)| queue.id() == source.id()) {
-            return Err(SqsError::invalid("Source queue and destination queue must not be the same."));
+            return Err(SqsError::invalid(reason::SAME_QUEUE));
         }
         let order = source.descriptor().settings.order;
         if destination.as_ref().is_some_and(|(queue, _)| queue.descriptor().settings.order != order) {
-            return Err(SqsError::invalid("Source queue and destination queue must be of the same type."));
+            return Err(SqsError::invalid(reason::QUEUE_TYPES_DIFFER));
         }
         let (to, destination_arn) = destination.map(|(queue, arn)| (queue.id(), arn)).unzip();
         let record = MoveTaskRecord {
@@ -227,19 +233,16 @@ impl SqsApi {
         request: &CancelMove,
     ) -> Result<CancelMoveResponse, SqsError> {
         let handle = required("TaskHandle", request.task_handle.as_deref())?;
-        let text = base64::decode(handle).and_then(|bytes| String::from_utf8(bytes).ok());
-        let (id, arn) = text
-            .as_deref()
-            .and_then(|text| text.split_once(' '))
-            .ok_or_else(|| SqsError::invalid("Value for parameter TaskHandle is invalid."))?;
-        let (source, _) = self.queue_by_arn(context, "SourceArn", Some(arn), NO_SOURCE)?;
-        let is_named = |task: &&Arc<Task>| task.id == id && task.queues.source == source.id();
+        let TaskHandle { task_id, source_arn } = base64::decode(handle)
+            .and_then(|json| serde_json::from_slice(&json).ok())
+            .ok_or_else(|| SqsError::invalid(reason::TASK_HANDLE))?;
+        let (source, _) = self.queue_by_arn(context, "SourceArn", Some(&source_arn), reason::NO_SOURCE)?;
+        let is_named = |task: &&Arc<Task>| task.id == task_id && task.queues.source == source.id();
         let found = self.moves.0.lock().iter().find(is_named).cloned();
-        let task = found.ok_or(SqsError::NoResource { message: "Task does not exist." })?;
+        let task = found.ok_or(SqsError::NoResource { message: reason::NO_TASK })?;
         let mut state = task.state.lock();
         if *state != State::Running {
-            let message = "Only active tasks can be cancelled.".to_owned();
-            return Err(SqsError::Unsupported { message });
+            return Err(SqsError::Unsupported { message: reason::TASK_NOT_ACTIVE });
         }
         *state = State::Cancelling;
         Ok(CancelMoveResponse { approximate_number_of_messages_moved: task.moved.load(Ordering::Relaxed) })
@@ -251,10 +254,10 @@ impl SqsApi {
         request: &ListMoves,
     ) -> Result<ListMovesResponse, SqsError> {
         let (source, _) =
-            self.queue_by_arn(context, "SourceArn", request.source_arn.as_deref(), NO_SOURCE)?;
+            self.queue_by_arn(context, "SourceArn", request.source_arn.as_deref(), reason::NO_SOURCE)?;
         let max = request.max_results.unwrap_or(1);
         if !TASKS.contains(&max) {
-            return Err(SqsError::invalid_value("MaxResults", max, "Must be between 1 and 10, if provided."));
+            return Err(SqsError::invalid(reason::TASKS));
         }
         self.forget_tasks_of_previous_owners(&source);
         let tasks = self.moves.0.lock();
@@ -320,10 +323,7 @@ impl MoveTasks {
         let TaskQueues { namespace, source, .. } = task.queues;
         let is_active = |task: &&Arc<Task>| !task.is_finished();
         if tasks.iter().filter(is_active).any(|other| other.queues.source == source) {
-            return Err(SqsError::invalid(
-                "There is already a task running. Only one active task is allowed for a source queue arn at a \
-                 given time.",
-            ));
+            return Err(SqsError::invalid(reason::TASK_RUNNING));
         }
         let active_of_owner =
             tasks.iter().filter(is_active).filter(|other| other.queues.namespace == namespace);
@@ -359,7 +359,8 @@ impl Task {
     }
 
     fn handle(&self) -> String {
-        base64::encode(format!("{} {}", self.id, self.source_arn).as_bytes())
+        let handle = TaskHandle { task_id: self.id.clone(), source_arn: self.source_arn.clone() };
+        base64::encode(&serde_json::to_vec(&handle).expect("texts are JSON"))
     }
 
     fn to_entry(&self) -> MoveTaskEntry {

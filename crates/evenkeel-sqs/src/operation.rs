@@ -53,6 +53,35 @@ impl Operation {
         }
     }
 
+    /// Reports whether the operation neither changes anything nor leases messages.
+    pub(crate) const fn is_read(self) -> bool {
+        matches!(
+            self,
+            Self::GetQueueAttributes
+                | Self::GetQueueUrl
+                | Self::ListDeadLetterSourceQueues
+                | Self::ListMessageMoveTasks
+                | Self::ListQueueTags
+                | Self::ListQueues
+        )
+    }
+
+    /// Reports whether responses of the operation have fields.
+    pub(crate) const fn has_result(self) -> bool {
+        !matches!(
+            self,
+            Self::AddPermission
+                | Self::ChangeMessageVisibility
+                | Self::DeleteMessage
+                | Self::DeleteQueue
+                | Self::PurgeQueue
+                | Self::RemovePermission
+                | Self::SetQueueAttributes
+                | Self::TagQueue
+                | Self::UntagQueue
+        )
+    }
+
     /// Parses `X-Amz-Target`.
     pub(crate) fn from_target(target: &str) -> Option<Self> {
         let name = target.strip_prefix("AmazonSQS.")?;

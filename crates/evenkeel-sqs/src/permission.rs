@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::api::{EmptyResponse, RequestContext, SqsApi, required};
 use crate::error::SqsError;
 use crate::operation::Operation;
+use crate::reason;
 
 const LABEL_MAX: usize = 80;
 
@@ -40,7 +41,7 @@ impl SqsApi {
             let arn = self.options.arn(spec.namespace, &spec.name);
             let mut policy = Policy::read(spec.metadata.policy.as_deref(), &arn);
             if policy.statements.iter().any(|known| known["Sid"] == label) {
-                return Err(SqsError::invalid_value("Label", label, "Already exists."));
+                return Err(SqsError::invalid_value("Label", label, reason::LABEL_EXISTS));
             }
             policy.statements.push(statement(label, &request, &arn));
             spec.metadata.policy = policy.into_json();
@@ -61,7 +62,7 @@ impl SqsApi {
             let before = policy.statements.len();
             policy.statements.retain(|known| known["Sid"] != label);
             if policy.statements.len() == before {
-                return Err(SqsError::invalid_value("Label", label, "can't find label."));
+                return Err(SqsError::invalid_value("Label", label, reason::NO_LABEL));
             }
             spec.metadata.policy = policy.into_json();
             Ok(())
@@ -73,24 +74,26 @@ impl SqsApi {
 fn check(label: &str, request: &AddPermission) -> Result<(), SqsError> {
     let is_plain = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     if !is_plain || label.len() > LABEL_MAX {
-        let reason = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length.";
-        return Err(SqsError::invalid_value("Label", label, reason));
+        return Err(SqsError::invalid_value("Label", label, reason::LABEL));
     }
     if request.accounts.is_empty() {
         return Err(SqsError::Missing { name: "AWSAccountIds" });
     }
     if request.actions.is_empty() {
-        return Err(SqsError::Missing { name: "Actions" });
+        return Err(SqsError::Missing { name: "ActionName" });
     }
     let is_account =
         |account: &&String| account.len() == 12 && account.bytes().all(|byte| byte.is_ascii_digit());
     if let Some(account) = request.accounts.iter().find(|account| !is_account(account)) {
-        return Err(SqsError::invalid_value("PrincipalId", account, "Unable to verify."));
+        return Err(SqsError::invalid_value("PrincipalId", account, reason::PRINCIPAL));
     }
-    if let Some(action) =
-        request.actions.iter().find(|name| *name != "*" && Operation::from_name(name).is_none())
-    {
-        let reason = "Please refer to the appropriate WSDL for a list of valid actions.";
+    for action in request.actions.iter().filter(|name| *name != "*") {
+        let operation = Operation::from_name(action).filter(|operation| operation.action() == action);
+        let reason = match operation {
+            Some(operation) if Operation::GRANTABLE.contains(&operation) => continue,
+            Some(_) => reason::OWNER_ACTION,
+            None => reason::ACTION,
+        };
         return Err(SqsError::invalid_value("ActionName", format_args!("SQS:{action}"), reason));
     }
     Ok(())

@@ -57,7 +57,7 @@ impl Operation {
     ];
 
     /// Returns the action that policies name; a batch needs the same permission as its entries.
-    fn action(self) -> &'static str {
+    pub(crate) fn action(self) -> &'static str {
         let name = self.name();
         name.strip_suffix("Batch").unwrap_or(name)
     }

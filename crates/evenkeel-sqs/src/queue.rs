@@ -10,14 +10,15 @@ use evenkeel_server::tenant::Caller;
 use serde::{Deserialize, Serialize};
 
 use crate::access::own_namespace;
-use crate::api::{EmptyResponse, RequestContext, SqsApi, required};
+use crate::api::{EmptyResponse, RequestContext, SqsApi};
 use crate::arn::QueueRef;
 use crate::base64;
-use crate::error::{SqsError, bad_fifo_name, bad_queue_name};
+use crate::error::SqsError;
 use crate::fifo;
 use crate::limit::PAGE;
 use crate::operation::Operation;
 use crate::queue_metadata::QueueMetadata;
+use crate::reason;
 use crate::settings::{AttributeName, Attributes, QueueSpec};
 use crate::tag::{Tags, check_tags};
 
@@ -30,8 +31,8 @@ const PURGE_INTERVAL: Duration = Duration::from_secs(60);
 pub(crate) struct CreateQueue {
     queue_name: Option<String>,
     attributes: Option<Attributes>,
-    /// The only lower-case name in the protocol.
-    #[serde(rename = "tags")]
+    /// Lower case in the JSON protocol only.
+    #[serde(rename = "tags", alias = "Tags")]
     tags: Option<Tags>,
 }
 
@@ -100,7 +101,7 @@ impl SqsApi {
         context: &RequestContext,
         request: CreateQueue,
     ) -> Result<QueueUrlResponse, SqsError> {
-        let name = required("QueueName", request.queue_name.as_deref())?;
+        let name = queue_name(request.queue_name.as_deref())?;
         let attributes = request.attributes.unwrap_or_default();
         check_name(name, &attributes)?;
         let tags = request.tags.unwrap_or_default();
@@ -139,7 +140,8 @@ impl SqsApi {
             namespace,
             name: name.to_owned(),
             settings: QueueSettings { order, ..self.options.defaults.clone() },
-            metadata: QueueMetadata::default(),
+            // AWS's default.
+            metadata: QueueMetadata { managed_sse: true, ..QueueMetadata::default() },
         }
     }
 
@@ -165,7 +167,7 @@ impl SqsApi {
         context: &RequestContext,
         request: &GetQueueUrl,
     ) -> Result<QueueUrlResponse, SqsError> {
-        let name = required("QueueName", request.queue_name.as_deref())?;
+        let name = queue_name(request.queue_name.as_deref())?;
         let namespace = match request.owner.as_deref() {
             None => None,
             Some(owner) => {
@@ -223,7 +225,8 @@ impl SqsApi {
         request: SetAttributes,
     ) -> Result<EmptyResponse, SqsError> {
         self.change(context, request.queue_url.as_deref(), |spec| {
-            let attributes = request.attributes.ok_or(SqsError::Missing { name: "Attributes" })?;
+            let missing = SqsError::Missing { name: "Attribute.Name" };
+            let attributes = request.attributes.filter(|named| !named.is_empty()).ok_or(missing)?;
             self.apply(&context.caller, spec, &attributes)
         })
         .await
@@ -264,15 +267,21 @@ impl SqsApi {
     }
 }
 
+fn queue_name(name: Option<&str>) -> Result<&str, SqsError> {
+    name.filter(|name| !name.is_empty()).ok_or_else(|| SqsError::invalid(reason::NO_QUEUE_NAME))
+}
+
 fn check_name(name: &str, attributes: &Attributes) -> Result<(), SqsError> {
-    let is_fifo = attributes.get(AttributeName::FifoQueue.as_str()).is_some_and(|value| value == "true");
-    let (stem, bad) = match is_fifo {
-        true => (name.strip_suffix(fifo::SUFFIX).unwrap_or_default(), bad_fifo_name as fn() -> SqsError),
-        false => (name, bad_queue_name as fn() -> SqsError),
+    let is_fifo = attributes
+        .get(AttributeName::FifoQueue.as_str())
+        .is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let (stem, reason) = match is_fifo {
+        true => (name.strip_suffix(fifo::SUFFIX).unwrap_or_default(), reason::FIFO_QUEUE_NAME),
+        false => (name, reason::QUEUE_NAME),
     };
     let is_plain =
         !stem.is_empty() && stem.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-    if is_plain && name.len() <= NAME_MAX { Ok(()) } else { Err(bad()) }
+    if is_plain && name.len() <= NAME_MAX { Ok(()) } else { Err(SqsError::invalid(reason)) }
 }
 
 /// A page of a list.
@@ -299,13 +308,11 @@ impl PagePosition {
 pub(crate) fn page_of(max: Option<i64>, token: Option<&str>) -> Result<Page, SqsError> {
     let max = max.unwrap_or(*PAGE.end());
     if !PAGE.contains(&max) {
-        return Err(SqsError::invalid_value("MaxResults", max, "Must be between 1 and 1000, if provided."));
+        return Err(SqsError::invalid(reason::PAGE));
     }
     let after = token.map(|token| {
         let text = base64::decode(token).and_then(|bytes| String::from_utf8(bytes).ok());
-        text.as_deref()
-            .and_then(read_position)
-            .ok_or_else(|| SqsError::invalid("Invalid or expired next token."))
+        text.as_deref().and_then(read_position).ok_or_else(|| SqsError::invalid(reason::NEXT_TOKEN))
     });
     Ok(Page { max: usize::try_from(max).unwrap_or(1), after: after.transpose()? })
 }

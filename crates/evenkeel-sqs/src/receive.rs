@@ -11,13 +11,14 @@ use evenkeel_server::hex::hex;
 use evenkeel_server::tenant::Caller;
 use serde::{Deserialize, Serialize};
 
-use crate::api::{RequestContext, SqsApi, seconds, to_json_with_capacity};
+use crate::api::{RequestContext, SqsApi, seconds};
 use crate::attribute::{Attribute, Filter, digest, digest_body};
 use crate::error::SqsError;
 use crate::fifo::is_valid_id;
 use crate::limit::{RECEIVE, VISIBILITY_SECS, WAIT_SECS};
 use crate::operation::Operation;
-use crate::send::{WRONG_QUEUE_TYPE, sequence_number};
+use crate::reason;
+use crate::send::sequence_number;
 use crate::stored_headers::{StoredHeaders, client_key};
 use crate::stored_key::FirstLevel;
 
@@ -111,9 +112,9 @@ impl SqsApi {
             .collect();
         // An estimate: the buffer grows for bodies with many escapes.
         let bytes = deliveries.iter().map(|delivery| delivery.payload.size() + MESSAGE_OVERHEAD).sum();
-        let json = to_json_with_capacity(bytes, &ReceiveResponse { messages });
+        let encoded = context.encode_with_capacity(bytes, &ReceiveResponse { messages });
         release_unless_served(queue, &deliveries, context.disconnect.clone());
-        json
+        encoded
     }
 
     /// Receives messages with long polling; returns an empty list on shutdown, or when the caller becomes invalid.
@@ -216,11 +217,9 @@ impl SqsApi {
 fn check_attempt(request: &ReceiveMessage, order: DeliveryOrder) -> Result<(), SqsError> {
     let Some(id) = &request.receive_request_attempt_id else { return Ok(()) };
     let reason = match order {
-        DeliveryOrder::Fair => WRONG_QUEUE_TYPE,
+        DeliveryOrder::Fair => reason::WRONG_QUEUE_TYPE,
         DeliveryOrder::Fifo if is_valid_id(id) => return Ok(()),
-        DeliveryOrder::Fifo => {
-            "ReceiveRequestAttemptId can only include alphanumeric and punctuation characters. 1 to 128 in length."
-        }
+        DeliveryOrder::Fifo => reason::ATTEMPT,
     };
     Err(SqsError::invalid_value("ReceiveRequestAttemptId", id, reason))
 }
@@ -228,17 +227,11 @@ fn check_attempt(request: &ReceiveMessage, order: DeliveryOrder) -> Result<(), S
 fn receive_options(request: &ReceiveMessage, wait_ms: u64) -> Result<ReceiveOptions, SqsError> {
     let max = request.max_number_of_messages.unwrap_or(1);
     if !RECEIVE.contains(&max) {
-        return Err(SqsError::invalid_value(
-            "MaxNumberOfMessages",
-            max,
-            "Must be between 1 and 10, if provided.",
-        ));
+        return Err(SqsError::invalid_value("MaxNumberOfMessages", max, reason::RECEIVE_MAX));
     }
-    let reason = "Must be >= 0 and <= 20, if provided.";
-    let wait = request.wait_time_seconds;
-    let wait = seconds("WaitTimeSeconds", wait, &WAIT_SECS)
-        .map_err(|_| SqsError::invalid_value("WaitTimeSeconds", wait.unwrap_or_default(), reason))?;
-    let lease = seconds("VisibilityTimeout", request.visibility_timeout, &VISIBILITY_SECS)?;
+    let wait = seconds("WaitTimeSeconds", request.wait_time_seconds, &WAIT_SECS, reason::WAIT)?;
+    let reason = reason::RECEIVE_VISIBILITY;
+    let lease = seconds("VisibilityTimeout", request.visibility_timeout, &VISIBILITY_SECS, reason)?;
     Ok(ReceiveOptions {
         max: usize::try_from(max).unwrap_or(1),
         lease: lease.map(Duration::from),

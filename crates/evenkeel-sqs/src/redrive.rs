@@ -1,8 +1,11 @@
 //! Redrive to dead-letter queues: RedrivePolicy, RedriveAllowPolicy and ListDeadLetterSourceQueues.
 
+use std::collections::BTreeMap;
+
 use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::{Queue, QueueId};
 use evenkeel_server::tenant::Caller;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -12,6 +15,7 @@ use crate::limit::{ALLOWED_MAX, RECEIVES};
 use crate::operation::Operation;
 use crate::queue::page_of;
 use crate::queue_metadata::{DeadLetterTarget, QueueMetadata};
+use crate::reason;
 use crate::settings::QueueSpec;
 
 #[derive(Deserialize)]
@@ -35,6 +39,8 @@ pub(crate) struct ListSourcesResponse {
 struct Policy {
     dead_letter_target_arn: Option<String>,
     max_receive_count: Option<Value>,
+    #[serde(flatten)]
+    unknown: BTreeMap<String, IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -43,6 +49,8 @@ struct Allow {
     redrive_permission: Option<String>,
     #[serde(default)]
     source_queue_arns: Vec<String>,
+    #[serde(flatten)]
+    unknown: BTreeMap<String, IgnoredAny>,
 }
 
 /// Sets the dead-letter queue of a queue; an empty policy removes it.
@@ -58,14 +66,17 @@ pub(crate) fn apply_policy(
         return Ok(());
     }
     let invalid = |reason: &str| SqsError::invalid_value("RedrivePolicy", value, reason);
-    let policy: Policy =
-        serde_json::from_str(value).map_err(|_| invalid("Redrive policy is not valid JSON."))?;
-    let arn = policy.dead_letter_target_arn.ok_or_else(|| {
-        invalid("Redrive policy does not contain mandatory attribute: deadLetterTargetArn.")
-    })?;
-    let count = policy.max_receive_count;
-    let count = count
-        .ok_or_else(|| invalid("Redrive policy does not contain mandatory attribute: maxReceiveCount."))?;
+    let not_json = |_| SqsError::AttributeValue {
+        name: "RedrivePolicy",
+        reason: reason::REDRIVE_NOT_JSON,
+        hint: "must be a JSON object with deadLetterTargetArn and maxReceiveCount".to_owned(),
+    };
+    let policy: Policy = serde_json::from_str(value).map_err(not_json)?;
+    if !policy.unknown.is_empty() {
+        return Err(invalid(reason::REDRIVE_ATTRIBUTES));
+    }
+    let count = policy.max_receive_count.ok_or_else(|| invalid(reason::REDRIVE_NO_COUNT))?;
+    let arn = policy.dead_letter_target_arn.ok_or_else(|| invalid(reason::REDRIVE_NO_TARGET))?;
     // SDKs send a number, hand-written policies often a string.
     let number =
         count.as_i64().or_else(|| count.as_str()?.parse().ok()).filter(|count| RECEIVES.contains(count));
@@ -74,17 +85,15 @@ pub(crate) fn apply_policy(
             "Invalid value for maxReceiveCount: {count}, valid values are from 1 to 1000 both inclusive."
         ))
     })?;
-    let target = sqs.options.queue_of_arn(&arn).map_err(|_| {
-        invalid("Invalid value for deadLetterTargetArn: it must be the QueueArn of another queue.")
-    })?;
+    let target = sqs.options.queue_of_arn(&arn).map_err(|_| invalid(reason::REDRIVE_ARN))?;
     if target.is_some_and(|target| target.namespace != Some(spec.namespace)) {
         return Err(invalid("Dead letter target must have the same owner as the source queue."));
     }
     // Messages move to the target, so the caller must be able to send to it.
     let target = target.and_then(|target| sqs.find(caller, target, Operation::SendMessage));
-    let target = target.ok_or_else(|| invalid("Dead letter target does not exist."))?;
+    let target = target.ok_or_else(|| invalid(reason::REDRIVE_NO_QUEUE))?;
     if target.descriptor().settings.order != spec.settings.order {
-        return Err(invalid("Dead-letter queue must be same type of queue as the source."));
+        return Err(invalid(reason::REDRIVE_TYPE));
     }
     if !allows(&target, &sqs.options.arn(spec.namespace, &spec.name)) {
         return Err(invalid("The dead letter target's redrive allow policy does not allow this queue."));
@@ -106,15 +115,22 @@ pub(crate) fn check_allow(value: &str) -> Result<Option<String>, SqsError> {
         return Ok(None);
     }
     let invalid = |reason: &str| SqsError::invalid_value("RedriveAllowPolicy", value, reason);
-    let allow: Allow = serde_json::from_str(value).map_err(|_| invalid("it is not valid JSON."))?;
+    let format = || SqsError::AttributeValue {
+        name: "RedriveAllowPolicy",
+        reason: reason::ALLOW_FORMAT,
+        hint:
+            "must be a JSON object with redrivePermission (allowAll, denyAll or byQueue) and sourceQueueArns"
+                .to_owned(),
+    };
+    let allow = serde_json::from_str(value).ok().filter(|allow: &Allow| allow.unknown.is_empty());
+    let allow = allow.ok_or_else(format)?;
     let permission = allow.redrive_permission.unwrap_or_default();
-    let arns = allow.source_queue_arns.len();
-    match (permission.as_str(), arns) {
-        ("allowAll" | "denyAll", 0) => Ok(Some(value.to_owned())),
-        ("byQueue", 1..=ALLOWED_MAX) => Ok(Some(value.to_owned())),
-        ("byQueue", _) => Err(invalid("byQueue needs 1 to 10 sourceQueueArns.")),
-        ("allowAll" | "denyAll", _) => Err(invalid("only byQueue accepts sourceQueueArns.")),
-        _ => Err(invalid("redrivePermission must be allowAll, denyAll or byQueue.")),
+    match (permission.as_str(), allow.source_queue_arns.len()) {
+        ("allowAll" | "denyAll", 0) | ("byQueue", 1..=ALLOWED_MAX) => Ok(Some(value.to_owned())),
+        ("byQueue", 0) => Err(invalid(reason::ALLOW_NO_SOURCES)),
+        ("byQueue", _) => Err(invalid(reason::ALLOW_SOURCES_MAX)),
+        ("allowAll" | "denyAll", _) => Err(invalid(reason::ALLOW_SOURCES)),
+        _ => Err(format()),
     }
 }
 

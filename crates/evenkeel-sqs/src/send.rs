@@ -15,9 +15,13 @@ use crate::batch::{BatchFailure, BatchResponse, check_ids};
 use crate::error::{SqsError, too_large};
 use crate::fifo::{DedupName, DedupPolicy, DedupScope};
 use crate::limit::{BATCH_BYTES_MAX, DELAY_SECS, GROUP_MAX, HEADROOM, TRACE_MAX};
+use crate::reason;
 use crate::stored_headers::StoredHeaders;
 use crate::stored_key::Sender;
 use crate::text_validation::is_valid_text;
+
+/// Name of a batch's entries in the query protocol, which errors use in both protocols.
+const ENTRY: &str = "SendMessageBatchRequestEntry";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -32,8 +36,7 @@ pub(crate) struct SendMessageBatch {
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct SendMessage {
     /// Set for entries of a batch.
-    #[serde(default)]
-    id: String,
+    id: Option<String>,
     /// Set for single messages.
     queue_url: Option<String>,
     message_body: Option<String>,
@@ -89,7 +92,7 @@ impl SqsApi {
         request: SendMessageBatch,
     ) -> Result<BatchResponse<SendResponse>, SqsError> {
         let queue = self.queue(context, request.queue_url.as_deref())?;
-        check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
+        check_ids(ENTRY, request.entries.iter().map(|entry| entry.id.as_deref()))?;
         let bytes: usize = request.entries.iter().map(SendMessage::size).sum();
         if bytes > BATCH_BYTES_MAX {
             return Err(SqsError::BatchTooLong { bytes });
@@ -102,7 +105,7 @@ impl SqsApi {
         let mut batch = BatchResponse { successful: Vec::new(), failed: Vec::new() };
         let mut messages = Vec::with_capacity(request.entries.len());
         for entry in request.entries {
-            let id = entry.id.clone();
+            let id = entry.id.clone().unwrap_or_default();
             match prepare(context, &queue, dedup, entry) {
                 Ok((message, response)) => {
                     messages.push(message);
@@ -199,7 +202,8 @@ fn dedup_name(
     body: &str,
 ) -> Result<Option<DedupName>, SqsError> {
     if dedup.order == DeliveryOrder::Fair {
-        let invalid = |id| SqsError::invalid_value("MessageDeduplicationId", id, WRONG_QUEUE_TYPE);
+        let invalid =
+            |id| SqsError::invalid_value("MessageDeduplicationId", id, reason::DEDUP_ON_STANDARD_QUEUE);
         return requested.map_or(Ok(None), |id| Err(invalid(id)));
     }
     dedup.check_ids(group, requested.as_deref())?;
@@ -211,19 +215,14 @@ pub(crate) fn sequence_number(id: MessageId) -> String {
     format!("{:020}", id.seq.0)
 }
 
-pub(crate) const WRONG_QUEUE_TYPE: &str =
-    "The request includes a parameter that is not valid for this queue type.";
-
 fn delay(requested: Option<i64>, order: DeliveryOrder) -> Result<Option<Duration>, SqsError> {
     if order == DeliveryOrder::Fifo {
         // Messages of FIFO queues have the queue's delay; an explicit 0 is accepted, as at AWS.
         let own = requested.filter(|seconds| *seconds != 0);
-        return own
-            .map_or(Ok(None), |own| Err(SqsError::invalid_value("DelaySeconds", own, WRONG_QUEUE_TYPE)));
+        let invalid = |own| SqsError::invalid_value("DelaySeconds", own, reason::WRONG_QUEUE_TYPE);
+        return own.map_or(Ok(None), |own| Err(invalid(own)));
     }
-    let reason = "DelaySeconds must be >= 0 and <= 900.";
-    let invalid = |_| SqsError::invalid_value("DelaySeconds", requested.unwrap_or_default(), reason);
-    Ok(seconds("DelaySeconds", requested, &DELAY_SECS).map_err(invalid)?.map(Duration::from))
+    Ok(seconds("DelaySeconds", requested, &DELAY_SECS, reason::DELAY)?.map(Duration::from))
 }
 
 /// Validates a group id, which is the message's fairness key.
@@ -232,9 +231,7 @@ fn check_group(group: &str) -> Result<&str, SqsError> {
     if is_plain && (1..=GROUP_MAX).contains(&group.len()) {
         return Ok(group);
     }
-    let reason =
-        "MessageGroupId can only include alphanumeric and punctuation characters. 1 to 128 in length.";
-    Err(SqsError::invalid_value("MessageGroupId", group, reason))
+    Err(SqsError::invalid_value("MessageGroupId", group, reason::GROUP))
 }
 
 fn trace_of<'a>(context: &'a RequestContext, system: Option<&Attribute<'a>>) -> Option<&'a str> {

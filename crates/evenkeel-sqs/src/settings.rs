@@ -12,8 +12,8 @@ use crate::api::{EmptyResponse, RequestContext, SqsApi};
 use crate::error::SqsError;
 use crate::fifo;
 use crate::limit::{
-    DELAY_SECS, HEADROOM, KEY_REUSE_SECS, MESSAGE_BYTES, POLICY_MAX, RETENTION_SECS, VISIBILITY_SECS,
-    WAIT_SECS,
+    DELAY_SECS, HEADROOM, KEY_REUSE_SECS, KEY_REUSE_SECS_DEFAULT, MESSAGE_BYTES, POLICY_MAX, RETENTION_SECS,
+    VISIBILITY_SECS, WAIT_SECS,
 };
 use crate::policy;
 use crate::queue_metadata::QueueMetadata;
@@ -156,8 +156,17 @@ impl SqsApi {
         for (name, value) in attributes {
             self.apply_one(caller, spec, AttributeName::parse(name)?, value)?;
         }
-        if spec.metadata.managed_sse && spec.metadata.kms_key.is_some() {
-            return Err(SqsError::BothEncryptions);
+        let is_set = |name: AttributeName| attributes.contains_key(name.as_str());
+        let both = spec.metadata.managed_sse && spec.metadata.kms_key.is_some();
+        match (is_set(AttributeName::SqsManagedSseEnabled), is_set(AttributeName::KmsMasterKeyId)) {
+            (true, true) if both => return Err(SqsError::BothEncryptions),
+            // One kind of encryption replaces the other.
+            (true, _) if both => {
+                spec.metadata.kms_key = None;
+                spec.metadata.kms_reuse_secs = None;
+            }
+            (_, true) if both => spec.metadata.managed_sse = false,
+            _ => {}
         }
         fifo::check(spec)
     }
@@ -169,11 +178,11 @@ impl SqsApi {
         name: AttributeName,
         value: &str,
     ) -> Result<(), SqsError> {
-        let bad = |reason: String| SqsError::AttributeValue { name: name.as_str(), reason };
+        let bad = |hint: String| SqsError::AttributeValue { name: name.as_str(), reason: "", hint };
         let number = |range: &core::ops::RangeInclusive<i64>| {
             let number = value.parse::<i64>().ok().filter(|number| range.contains(number));
             number.map(i64::unsigned_abs).ok_or_else(|| {
-                bad(format!("Must be a whole number from {} to {}.", range.start(), range.end()))
+                bad(format!("must be a whole number from {} to {}", range.start(), range.end()))
             })
         };
         let settings = &mut spec.settings;
@@ -187,9 +196,7 @@ impl SqsApi {
             }
             AttributeName::Policy => {
                 let error = || {
-                    bad(format!(
-                        "Must be a JSON object of at most {POLICY_MAX} bytes without duplicate keys."
-                    ))
+                    bad(format!("must be a JSON object of at most {POLICY_MAX} bytes without duplicate keys"))
                 };
                 spec.metadata.policy = parse_policy(value).ok_or_else(error)?;
             }
@@ -202,8 +209,7 @@ impl SqsApi {
                 spec.metadata.kms_reuse_secs = Some(number(&KEY_REUSE_SECS)?);
             }
             AttributeName::SqsManagedSseEnabled => {
-                spec.metadata.managed_sse =
-                    value.parse().map_err(|_| bad("Must be true or false.".into()))?;
+                spec.metadata.managed_sse = parse_bool(name, value)?;
             }
             AttributeName::FifoQueue
             | AttributeName::ContentBasedDeduplication
@@ -238,7 +244,11 @@ impl SqsApi {
             AttributeName::RedriveAllowPolicy => metadata.redrive_allow.clone(),
             AttributeName::KmsMasterKeyId => metadata.kms_key.clone(),
             AttributeName::KmsDataKeyReusePeriodSeconds => {
-                metadata.kms_reuse_secs.map(|seconds| seconds.to_string())
+                // As at AWS, the default shows only beside a key.
+                let default = metadata.kms_key.as_ref().map(|_| KEY_REUSE_SECS_DEFAULT);
+                let set =
+                    metadata.kms_reuse_secs.filter(|set| default.is_some() || *set != KEY_REUSE_SECS_DEFAULT);
+                set.or(default).map(|seconds| seconds.to_string())
             }
             AttributeName::SqsManagedSseEnabled => Some(metadata.managed_sse.to_string()),
             AttributeName::QueueArn => Some(self.options.arn(spec.namespace, &spec.name)),
@@ -273,6 +283,13 @@ impl SqsApi {
             setting => self.setting(spec, setting),
         }
     }
+}
+
+/// Parses a boolean in any case, as AWS does: Python clients send `True`.
+pub(crate) fn parse_bool(name: AttributeName, value: &str) -> Result<bool, SqsError> {
+    let hint = || "must be true or false".to_owned();
+    let invalid = || SqsError::AttributeValue { name: name.as_str(), reason: "", hint: hint() };
+    value.to_ascii_lowercase().parse().map_err(|_| invalid())
 }
 
 /// Parses a policy: `None` if it is invalid, `Some(None)` if it is empty, which removes it.

@@ -8,6 +8,8 @@ use crate::api::{EmptyResponse, RequestContext, SqsApi};
 use crate::error::SqsError;
 use crate::limit::{TAG_KEY_MAX, TAG_VALUE_MAX, TAGS_MAX};
 use crate::queue_metadata::QueueMetadata;
+use crate::reason;
+use crate::text_validation::is_valid_text;
 
 pub(crate) type Tags = BTreeMap<String, String>;
 
@@ -44,9 +46,8 @@ impl SqsApi {
         context: &RequestContext,
         request: TagQueue,
     ) -> Result<EmptyResponse, SqsError> {
-        let tags = request.tags.ok_or(SqsError::Missing { name: "Tags" })?;
         self.change(context, request.queue_url.as_deref(), |spec| {
-            spec.metadata.tags.extend(tags);
+            spec.metadata.tags.extend(request.tags.ok_or(SqsError::Missing { name: "Tags" })?);
             check_tags(&spec.metadata.tags)
         })
         .await
@@ -57,8 +58,8 @@ impl SqsApi {
         context: &RequestContext,
         request: &UntagQueue,
     ) -> Result<EmptyResponse, SqsError> {
-        let keys = request.tag_keys.as_ref().ok_or(SqsError::Missing { name: "TagKeys" })?;
         self.change(context, request.queue_url.as_deref(), |spec| {
+            let keys = request.tag_keys.as_ref().ok_or(SqsError::Missing { name: "TagKeys" })?;
             spec.metadata.tags.retain(|key, _| !keys.contains(key));
             Ok(())
         })
@@ -85,6 +86,9 @@ pub(crate) fn check_tags(tags: &Tags) -> Result<(), SqsError> {
         if !(1..=TAG_KEY_MAX).contains(&key.chars().count()) || value.chars().count() > TAG_VALUE_MAX {
             let reason = format!("a key has 1 to {TAG_KEY_MAX} characters, a value at most {TAG_VALUE_MAX}.");
             return Err(SqsError::invalid_value("Tags", key, reason));
+        }
+        if !is_valid_text(key) || !is_valid_text(value) {
+            return Err(SqsError::invalid(reason::CHARACTERS));
         }
         if key.to_ascii_lowercase().starts_with("aws:") {
             return Err(SqsError::invalid_value("Tags", key, "a key must not begin with aws:."));

@@ -8,7 +8,8 @@ pub(crate) fn is_valid_text(text: &str) -> bool {
     is_plain || text.chars().all(is_valid)
 }
 
-const fn is_valid(character: char) -> bool {
+/// Reports whether XML 1.0 allows a character.
+pub(crate) const fn is_valid(character: char) -> bool {
     matches!(character, '\u{9}' | '\u{a}' | '\u{d}' | '\u{20}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
 }
 

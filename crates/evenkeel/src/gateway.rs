@@ -298,7 +298,6 @@ impl Core {
     fn routes(self: &Arc<Self>, metrics_access: Access) -> Result<Routes, RouteError> {
         let mut routes = Routes::new(self.readiness.clone());
         self.llm.add_routes(&mut routes)?;
-        self.queue.sqs.add_routes(&mut routes)?;
         self.queue.sqs.add_native_routes(&mut routes)?;
         self.sql.add_routes(&mut routes)?;
         if let Some(cluster) = &self.cluster {

@@ -1,28 +1,22 @@
-//! Errors of signatures, with AWS's names for them.
+//! Errors of signatures, with AWS's names and texts for them.
 
 use http::StatusCode;
 
 /// Reason why a signed request is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    #[error(
-        "Request is missing Authentication Token. Sign it with the credentials that `evenkeel tenant sqs-key NAME` \
-         prints."
-    )]
+    #[error("Request is missing Authentication Token")]
     NoToken,
     /// The signature header is malformed.
     #[error("{message}")]
     Incomplete { message: &'static str },
     #[error("Credential must be scoped to {service} and end with aws4_request")]
     Scope { service: &'static str },
-    #[error(
-        "The security token included in the request is invalid. `evenkeel tenant sqs-key NAME` prints a tenant's \
-         credentials."
-    )]
+    #[error("The security token included in the request is invalid.")]
     UnknownKey,
     #[error(
-        "The request signature we calculated does not match the signature you provided. \
-         Check your secret access key and signing method."
+        "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access Key \
+         and signing method. Consult the service documentation for details."
     )]
     Mismatch,
     #[error("Signature was made at {signed}, more than 15 minutes from the server's time {now}")]
@@ -37,6 +31,17 @@ pub enum SignatureError {
 }
 
 impl SignatureError {
+    /// Returns our own explanation of an error whose text is AWS's.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoToken => {
+                Some("sign the request with the credentials that `evenkeel tenant sqs-key NAME` prints")
+            }
+            Self::UnknownKey => Some("`evenkeel tenant sqs-key NAME` prints a tenant's credentials"),
+            _ => None,
+        }
+    }
+
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Incomplete { .. } | Self::Scope { .. } | Self::Unsigned => StatusCode::BAD_REQUEST,

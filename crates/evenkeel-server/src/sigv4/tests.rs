@@ -189,3 +189,69 @@ fn a_missing_signature_is_distinguished_from_an_incomplete_one() {
     }
     assert!(read("AWS4-HMAC-SHA256 Credential=a/b/c/d/e,SignedHeaders=host,Signature=00").is_ok());
 }
+
+/// Builds a presigned request with the signature that its other parameters need.
+fn presigned(method: &str, query: &str) -> Request<()> {
+    let build = |target: &str| {
+        let request = Request::builder().method(method).uri(target).header("host", "example.amazonaws.com");
+        request.body(()).unwrap()
+    };
+    let parameters = format!(
+        "X-Amz-Algorithm={ALGORITHM}&X-Amz-Credential=AKIDEXAMPLE%2F20150830%2Fus-east-1%2Fsqs%2Faws4_request\
+         &X-Amz-Date={STAMP}&X-Amz-SignedHeaders=host&{query}"
+    );
+    let unsigned = build(&format!("/?{parameters}&X-Amz-Signature=00"));
+    let signature = match presigned::read(&unsigned) {
+        Ok(Some(signed)) => {
+            let canonical = canonical_request(&unsigned, &signed.headers, &sha256(b"")).unwrap();
+            signed.sign(SECRET, &canonical)
+        }
+        _ => "00".to_owned(),
+    };
+    build(&format!("/?{parameters}&X-Amz-Signature={signature}"))
+}
+
+#[test]
+fn a_presigned_get_request_is_valid_until_it_expires() {
+    let request = presigned("GET", "Action=ListQueues&X-Amz-Expires=3600");
+    let signed = presigned::read(&request).unwrap().unwrap();
+    assert_eq!(signed.check_scope(SERVICE, request.headers()), Ok(()));
+    assert_eq!(signed.check(SECRET, &request, b""), Ok(()));
+    assert_eq!(signed.check(SECRET, &request, b"x"), Err(SignatureError::Mismatch));
+    assert_eq!(signed.check("another", &request, b""), Err(SignatureError::Mismatch));
+    let at = UnixSeconds::parse(STAMP).unwrap().0;
+    for good in [at - 900, at, at + 3_600] {
+        assert_eq!(signed.check_date(UnixSeconds(good)), Ok(()));
+    }
+    for bad in [at - 901, at + 3_601] {
+        assert!(matches!(signed.check_date(UnixSeconds(bad)), Err(SignatureError::Skewed { .. })));
+    }
+}
+
+#[test]
+fn a_presigned_request_is_a_get_with_each_parameter_once() {
+    assert_eq!(presigned::read(&presigned("POST", "X-Amz-Expires=1")), Ok(None));
+    let plain = Request::builder().uri("/?Action=ListQueues").body(()).unwrap();
+    assert_eq!(presigned::read(&plain), Ok(None));
+    for bad in [
+        "Action=ListQueues",
+        "X-Amz-Expires=0",
+        "X-Amz-Expires=604801",
+        "X-Amz-Expires=x",
+        "X-Amz-Expires=1&X-Amz-Expires=1",
+        "X-Amz-Expires=1&X-Amz-Date=20160830T123600Z",
+        "X-Amz-Expires=1&X-Amz-Signature=01",
+    ] {
+        let read = presigned::read(&presigned("GET", bad));
+        assert!(matches!(read, Err(SignatureError::Incomplete { .. })), "{bad}: {read:?}");
+    }
+}
+
+#[test]
+fn an_added_parameter_is_not_covered_by_a_presigned_signature() {
+    let request = presigned("GET", "Action=ListQueues&X-Amz-Expires=3600");
+    let changed = format!("{}&QueueName=x", request.uri());
+    let changed = Request::builder().uri(changed).header("host", "example.amazonaws.com").body(()).unwrap();
+    let signed = presigned::read(&changed).unwrap().unwrap();
+    assert_eq!(signed.check(SECRET, &changed, b""), Err(SignatureError::Mismatch));
+}

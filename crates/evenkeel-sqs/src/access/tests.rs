@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use crate::api::RequestContext;
 use crate::error::SqsError;
 use crate::operation::Operation;
+use crate::protocol::{Parameters, Protocol};
 use crate::queue_metadata::QueueMetadata;
 use crate::{SqsApi, SqsOptions};
 
@@ -72,11 +73,13 @@ impl Gateway {
         let context = RequestContext {
             host: "localhost".to_owned(),
             operation,
+            protocol: Protocol::Json,
+            request_id: "req-1".to_owned(),
             caller: self.caller(tenant),
             trace: None,
             disconnect: Disconnect::default(),
         };
-        self.sqs.run(operation, &context, body.to_string().as_bytes()).await
+        self.sqs.run(&context, Parameters::Json(body.to_string().as_bytes())).await
     }
 }
 

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use evenkeel_server::tenant::{TenantSettings, TenantState};
 
-use crate::external_client::{node, node_packages, python, run};
+use crate::external_client::{node, node_packages, python, python_of, run};
 use crate::harness::{Setup, SqsServer, StoreKind, account, tenant};
 
 #[test]
@@ -40,13 +40,50 @@ fn boto3_performs_every_operation_signed_by_a_tenant_with_a_disk_store() {
         .env("AWS_SECRET_ACCESS_KEY", pair.secret_access_key.expose()));
 }
 
+/// The last version of boto3 that uses the query protocol only.
+const BOTO3_QUERY: &str = "target/boto3-query";
+
+#[test]
+fn boto3_of_the_query_protocol_performs_every_operation_and_gets_the_documented_errors() {
+    let server = SqsServer::start("boto3-query");
+    run(unsigned(python_of(BOTO3_QUERY, "sqs_client.py").arg(server.url())));
+    run(unsigned(python_of(BOTO3_QUERY, "sqs_fifo_client.py").arg(server.url())));
+}
+
+#[test]
+fn boto3_of_the_query_protocol_performs_every_operation_signed_and_presigned() {
+    let setup = Setup { store: StoreKind::Disk, tenants: vec![tenant("acme")], ..Setup::default() };
+    let server = SqsServer::with("boto3-query-signed", setup);
+    let pair = server.credentials("acme");
+    for script in ["sqs_client.py", "sqs_presigned_client.py"] {
+        run(python_of(BOTO3_QUERY, script)
+            .args([server.url(), "acme".to_owned(), account("acme").to_string()])
+            .env("AWS_ACCESS_KEY_ID", &pair.access_key_id)
+            .env("AWS_SECRET_ACCESS_KEY", pair.secret_access_key.expose()));
+    }
+}
+
+#[test]
+fn requests_of_the_query_protocol_need_a_valid_recent_signature_of_an_active_tenant() {
+    check_signatures("keys-query", python_of(BOTO3_QUERY, "sqs_keys_client.py"));
+}
+
+#[test]
+fn the_aws_sdk_for_javascript_2_performs_every_operation() {
+    run_node("aws-sdk", "sqs_query_client.cjs");
+}
+
 #[test]
 fn only_requests_with_a_valid_recent_signature_of_an_active_tenant_are_served() {
+    check_signatures("keys", python("sqs_keys_client.py"));
+}
+
+#[track_caller]
+fn check_signatures(name: &str, mut script: Command) {
     let disabled = TenantSettings { state: TenantState::Disabled, ..tenant("off") };
     let limited = TenantSettings { rpm: Some(1), ..tenant("slow") };
     let setup = Setup { tenants: vec![tenant("acme"), disabled, limited], ..Setup::default() };
-    let server = SqsServer::with("keys", setup);
-    let mut script = python("sqs_keys_client.py");
+    let server = SqsServer::with(name, setup);
     script.arg(server.url());
     for name in ["acme", "off", "slow"] {
         let pair = server.credentials(name);

@@ -7,10 +7,15 @@ use std::process::Command;
 
 /// Returns the command that runs a Python script of this crate's `tests/it`.
 pub(crate) fn python(script: &str) -> Command {
-    let python = workspace().join("target/python/bin/python");
+    python_of("target/python", script)
+}
+
+/// Returns the command that runs a Python script with the clients in another virtual environment.
+pub(crate) fn python_of(environment: &str, script: &str) -> Command {
+    let python = workspace().join(environment).join("bin/python");
     assert!(
         python.exists(),
-        "target/python does not exist; `cargo xtask test` installs the Python clients there"
+        "{environment} does not exist; `cargo xtask test` installs the Python clients there"
     );
     let mut command = Command::new(python);
     command.arg(path(script));

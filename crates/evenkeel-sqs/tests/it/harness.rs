@@ -13,9 +13,10 @@ use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
 use evenkeel_queue::store::memory::MemoryStore;
 use evenkeel_queue::{Namespace, QueueSettings, Queues};
 use evenkeel_server::access_key::{Credentials, MasterKey};
+use evenkeel_server::api_error::ApiError;
 use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::listener::{Listener, ListenerLimits};
-use evenkeel_server::route::{Readiness, Routes};
+use evenkeel_server::route::{Readiness, Routes, handler};
 use evenkeel_server::tenant::{Authenticator, InsecurePolicy, TenantSettings, Tenants};
 use evenkeel_server::tenant_key::TenantKey;
 use evenkeel_sqs::{SqsApi, SqsOptions};
@@ -96,7 +97,8 @@ impl SqsServer {
             let master = MasterKey::parse(MasterKey::draw().unwrap().expose()).unwrap();
             let api = SqsApi::new(options, queues.clone(), auth.clone(), master, &registry).unwrap();
             let mut routes = Routes::new(Readiness::default());
-            api.add_routes(&mut routes).unwrap();
+            let about = handler(async |_| Err(ApiError::NoRoute));
+            api.add_routes(&mut routes, about).unwrap();
             tokio::spawn(listener.serve(auth.clone(), routes, std::future::pending()));
             (address, api, queues, auth)
         });
@@ -146,7 +148,12 @@ impl SqsServer {
 
     /// Sends a request with these headers and reads the response.
     pub(crate) fn post(&self, headers: &str, body: &Value) -> Reply {
-        let mut socket = self.write(&format!("connection: close\r\n{headers}"), body);
+        self.request("POST /", headers, &body.to_string())
+    }
+
+    /// Sends a request of any method and reads the response.
+    pub(crate) fn request(&self, line: &str, headers: &str, body: &str) -> Reply {
+        let mut socket = self.write(line, &format!("connection: close\r\n{headers}"), body);
         let mut text = String::new();
         socket.read_to_string(&mut text).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -156,15 +163,14 @@ impl SqsServer {
 
     /// Sends a request on a keep-alive connection, as SDKs do, and leaves the response unread.
     pub(crate) fn send(&self, operation: &str, body: &Value) -> TcpStream {
-        self.write(&format!("x-amz-target: AmazonSQS.{operation}\r\n"), body)
+        self.write("POST /", &format!("x-amz-target: AmazonSQS.{operation}\r\n"), &body.to_string())
     }
 
-    fn write(&self, headers: &str, body: &Value) -> TcpStream {
+    fn write(&self, line: &str, headers: &str, body: &str) -> TcpStream {
         let mut socket = TcpStream::connect(self.address).unwrap();
         socket.set_read_timeout(Some(RESPONSE_WAIT_MAX)).unwrap();
-        let body = body.to_string();
         let length = body.len();
-        let head = format!("POST / HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {length}\r\n\r\n");
+        let head = format!("{line} HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {length}\r\n\r\n");
         socket.write_all(head.as_bytes()).unwrap();
         socket.write_all(body.as_bytes()).unwrap();
         socket

@@ -6,3 +6,4 @@ mod disconnect;
 mod external_client;
 mod harness;
 mod protocol;
+mod query;

@@ -47,6 +47,12 @@ def creates_by_name_and_attribute():
     invalid(lambda: make("orders.fifo"), "hyphens, or underscores")
     invalid(lambda: make("orders.fifo", FifoQueue="false"), "hyphens, or underscores")
     raises("InvalidAttributeName", lambda: make("orders", FifoQueue="false"))
+    assert attributes(make("spelled.fifo", FifoQueue="True", ContentBasedDeduplication="TRUE"))["FifoQueue"] == "true"
+    text = "You can specify the DeduplicationScope only when FifoQueue is set to true."
+    raises("InvalidAttributeName", lambda: make("orders", DeduplicationScope="queue"), text=text)
+    text = "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported."
+    change = lambda: sqs.set_queue_attributes(QueueUrl=queue, Attributes={"FifoQueue": "false"})
+    raises("InvalidAttributeValue", change, text=text)
     standard = make("standard")
     assert "FifoQueue" not in attributes(standard)
     for name, value in [("ContentBasedDeduplication", "true"), ("DeduplicationScope", "queue"), ("FifoQueue", "true")]:
@@ -215,7 +221,7 @@ def moves_dead_letters_to_fifo_queues_only():
     assert (system["MessageGroupId"], system["MessageDeduplicationId"]) == ("g", "one"), system
     until(lambda: (receive(source, WaitTimeSeconds=0), counts(dead)[0] == 2)[1])
     wrong = lambda: sqs.start_message_move_task(SourceArn=arn("dead.fifo"), DestinationArn=arn("plain-dead"))
-    invalid(wrong, "same type")
+    invalid(wrong, "The source queue and destination queue must be of the same queue type.")
     sqs.start_message_move_task(SourceArn=arn("dead.fifo"))
     until(lambda: counts(dead) == (0, 0, 0))
     assert bodies(receive(source, WaitTimeSeconds=20)) == ["one", "two"]

@@ -40,8 +40,8 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
             async { Ok(response) }
         })
     };
-    // `POST /` is the endpoint of SQS clients.
-    routes.add(Method::GET, "/", Access::Public, respond(|_| json_response(StatusCode::OK, &about())))?;
+    // `/` is also the endpoint of SQS clients.
+    core.queue.sqs.add_routes(routes, respond(|_| json_response(StatusCode::OK, &about())))?;
     routes.add(Method::GET, METRICS, metrics, respond(metrics_page))?;
     let config = respond(|core| {
         let state = core.state.lock();

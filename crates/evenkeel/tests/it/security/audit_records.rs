@@ -84,6 +84,22 @@ fn every_route_and_operation_that_changes_something_leaves_a_record() {
 }
 
 #[test]
+fn a_change_in_the_query_protocol_leaves_the_same_record_and_a_refused_request_one_without_an_operation() {
+    let gateway = Gateway::with_tenants();
+    let acme = gateway.acme.as_ref().unwrap();
+    gateway.call("QUERY SetQueueAttributes", Caller::Tenant(acme), "");
+    gateway.call("QUERY SendMessage", Caller::Tenant(acme), "");
+    let record = &of_action(&gateway.dir, "SQS SetQueueAttributes")[0];
+    assert_eq!((&record["actor"], &record["tenant"]), (&json!("tenant"), &json!("acme")), "{record}");
+    assert_eq!((&record["result"], &record["status"]), (&json!("done"), &json!(200)), "{record}");
+    assert_eq!(record["request"]["Attributes"], json!({"DelaySeconds": "0"}), "{record}");
+    assert!(of_action(&gateway.dir, "SQS SendMessage").is_empty());
+    gateway.call("QUERY SetQueueAttributes", Caller::Wrong, "");
+    let refused = of_action(&gateway.dir, "SQS").pop().unwrap();
+    assert_eq!((&refused["actor"], &refused["result"]), (&json!("unknown"), &json!("refused")), "{refused}");
+}
+
+#[test]
 fn a_record_says_who_changed_what_from_where_and_contains_no_secret() {
     let dir = TestDir::new("audit-content");
     dir.write("evenkeel.toml", "");

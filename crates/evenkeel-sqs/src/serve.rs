@@ -1,0 +1,201 @@
+//! Serves a request in either protocol: authentication, audit record, operation, response, metrics.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::audit_trail::AuditGuard;
+use evenkeel_server::body::Response;
+use evenkeel_server::route::{Handler, RouteError, Routes, ServerRequest, handler};
+use evenkeel_server::sigv4::SignedRequest;
+use evenkeel_server::tenant::{Access, Caller, Tenant};
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderName, Method};
+use serde_json::Value;
+
+use crate::api::{RequestContext, SqsApi, header_text, host_of};
+use crate::chunked_body::chunked;
+use crate::error::SqsError;
+use crate::form::Form;
+use crate::operation::Operation;
+use crate::protocol::{Parameters, Protocol, TARGET, has_action};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-amzn-requestid");
+const TRACE: HeaderName = HeaderName::from_static("x-amzn-trace-id");
+/// Version of the query protocol that every SDK sends.
+const VERSION: &str = "2012-11-05";
+
+/// Result of a request.
+struct ServeResult {
+    /// `None` if the request names no operation, or was refused before its body was read.
+    operation: Option<Operation>,
+    audit: Option<AuditGuard>,
+    result: Result<Response, SqsError>,
+}
+
+impl ServeResult {
+    fn refused(error: SqsError) -> Self {
+        Self { operation: None, audit: None, result: Err(error) }
+    }
+}
+
+impl SqsApi {
+    /// Adds the routes of SQS clients: `/` and queue URLs, by `POST` and by `GET`.
+    ///
+    /// `about` responds to `GET /` without an operation.
+    pub fn add_routes(self: &Arc<Self>, routes: &mut Routes, about: Handler) -> Result<(), RouteError> {
+        for (method, path) in
+            [(Method::POST, "/"), (Method::POST, "/{account}/*"), (Method::GET, "/{account}/*")]
+        {
+            let sqs = self.clone();
+            let handler = handler(move |request| sqs.clone().serve(request));
+            // Public, because the API verifies the SigV4 signatures itself.
+            routes.add(method, path, Access::Public, handler)?;
+        }
+        let sqs = self.clone();
+        let root: Handler = Arc::new(move |request| {
+            let is_get = request.request.method() == Method::GET;
+            if is_get && has_action(&request) { Box::pin(sqs.clone().serve(request)) } else { about(request) }
+        });
+        routes.add(Method::GET, "/", Access::Public, root)
+    }
+
+    async fn serve(self: Arc<Self>, mut request: ServerRequest) -> Result<Response, ApiError> {
+        let started = Instant::now();
+        let request_id = request.request_id.clone();
+        let protocol = Protocol::of(&request);
+        let ServeResult { operation, audit, result } = match protocol {
+            Protocol::Json => self.serve_json(&mut request).await,
+            Protocol::Query => self.serve_query(&mut request).await,
+        };
+        match (&result, operation) {
+            (Ok(_), Some(operation)) => self.metrics.succeeded(operation, started.elapsed()),
+            (Ok(_), None) => {}
+            (Err(error), operation) => self.metrics.failed(operation, error.code()),
+        }
+        let error = result.as_ref().err().filter(|_| audit.is_some()).map(ToString::to_string);
+        let id = request_id.to_str().unwrap_or_default();
+        let mut response = result.unwrap_or_else(|error| error.to_response(protocol, id));
+        if let Some(audit) = audit {
+            audit.finish(response.status(), error);
+        }
+        response.headers_mut().insert(REQUEST_ID, request_id);
+        Ok(response)
+    }
+
+    async fn serve_json(&self, request: &mut ServerRequest) -> ServeResult {
+        let target = header_text(request, &TARGET);
+        let Some(operation) = target.and_then(Operation::from_target) else {
+            return ServeResult::refused(SqsError::UnknownOperation);
+        };
+        // Before authentication, so that refused requests are recorded too.
+        let audit = self.begin_audit(operation, request);
+        let result = match self.authenticate(request).await {
+            Ok(SignedRequest { tenant, body }) => {
+                self.run_for(operation, Protocol::Json, &tenant, request, Parameters::Json(&body.bytes)).await
+            }
+            Err(error) => Err(error),
+        };
+        ServeResult { operation: Some(operation), audit, result }
+    }
+
+    /// The operation is known only after authentication, because it is part of the body.
+    async fn serve_query(&self, request: &mut ServerRequest) -> ServeResult {
+        let SignedRequest { tenant, body } = match self.authenticate(request).await {
+            Ok(signed) => signed,
+            Err(error) => {
+                let audit = self.audit(request, "SQS".to_owned());
+                return ServeResult { audit, ..ServeResult::refused(error) };
+            }
+        };
+        let (operation, parameters) = match parse(request, &body.bytes) {
+            Ok(parsed) => parsed,
+            Err(error) => return ServeResult::refused(error),
+        };
+        let audit = self.begin_audit(operation, request);
+        request.audit.set_caller(&request.caller);
+        request.audit.set_request(&parameters);
+        let result = match check_cross_site(operation, &tenant, request) {
+            Ok(()) => {
+                let parameters = Parameters::Query(parameters);
+                self.run_for(operation, Protocol::Query, &tenant, request, parameters).await
+            }
+            Err(error) => Err(error),
+        };
+        ServeResult { operation: Some(operation), audit, result }
+    }
+
+    async fn authenticate(&self, request: &mut ServerRequest) -> Result<SignedRequest, SqsError> {
+        self.signatures.authenticate(request).await
+    }
+
+    /// Begins the audit record of an operation that changes queues; `None` for others.
+    fn begin_audit(&self, operation: Operation, request: &mut ServerRequest) -> Option<AuditGuard> {
+        if !operation.is_change() {
+            return None;
+        }
+        self.audit(request, format!("SQS {}", operation.name()))
+    }
+
+    fn audit(&self, request: &mut ServerRequest, action: String) -> Option<AuditGuard> {
+        let id = request.request_id.to_str().unwrap_or_default().to_owned();
+        let audit = self.auth.audit(request.peer.ip(), id, action)?;
+        request.audit = audit.note();
+        Some(audit)
+    }
+
+    async fn run_for(
+        &self,
+        operation: Operation,
+        protocol: Protocol,
+        tenant: &Arc<Tenant>,
+        request: &ServerRequest,
+        parameters: Parameters<'_>,
+    ) -> Result<Response, SqsError> {
+        tenant.take_request(request.accepted_at)?;
+        let context = RequestContext {
+            host: host_of(request),
+            operation,
+            protocol,
+            request_id: request.request_id.to_str().unwrap_or_default().to_owned(),
+            caller: Caller::Tenant(tenant.clone()),
+            trace: header_text(request, &TRACE).map(str::to_owned),
+            disconnect: request.disconnect.clone(),
+        };
+        let encoded = self.run(&context, parameters).await?;
+        let mut response = Response::new(chunked(encoded));
+        response.headers_mut().insert(CONTENT_TYPE, protocol.content_type());
+        Ok(response)
+    }
+}
+
+/// Parses a request of the query protocol: the operation, and its parameters as JSON.
+fn parse(request: &ServerRequest, body: &[u8]) -> Result<(Operation, Value), SqsError> {
+    let uri = request.request.uri();
+    let mut form = Form::parse(uri.query().unwrap_or_default(), body)?;
+    if let Some(version) = form.text("Version").filter(|version| *version != VERSION) {
+        return Err(SqsError::NoVersion { version: version.to_owned() });
+    }
+    // The routes of GET also match HEAD, whose response could not carry messages.
+    let action = form.text("Action").filter(|_| request.request.method() != Method::HEAD);
+    let action = action.ok_or(SqsError::NoAction)?;
+    let unknown = || SqsError::UnknownAction { action: action.to_owned() };
+    let operation = Operation::from_name(action).ok_or_else(unknown)?;
+    if uri.path() != "/" {
+        form.set_default("QueueUrl", uri.path());
+    }
+    Ok((operation, form.into_json()?))
+}
+
+/// Rejects a change by `GET` that a web page of another site may have sent to a server without tenants.
+///
+/// Browsers send `Origin` or `Sec-Fetch-Site`, which the server checks, with forms and scripts, but to a plain HTTP address
+/// not with images and links. No page can add an `Authorization` header to those.
+fn check_cross_site(operation: Operation, tenant: &Tenant, request: &ServerRequest) -> Result<(), SqsError> {
+    let is_get = request.request.method() == Method::GET;
+    let is_signed = request.request.headers().contains_key(AUTHORIZATION);
+    if is_get && tenant.is_open() && !operation.is_read() && !is_signed {
+        return Err(SqsError::UnsignedGet);
+    }
+    Ok(())
+}
