@@ -28,7 +28,7 @@ use crate::middleware::InvokeContext;
 use crate::panic::catch_panic;
 use crate::raw::run_permit::PermitState;
 use crate::raw::state::{CLOSED, CellState, SUSPENDED, SYSTEM, USER, WAITERS, WOKEN};
-use crate::raw::waker;
+use crate::raw::{clear_then_look, waker};
 use crate::stop::Termination;
 use crate::sync::Ordering;
 use crate::timer::TimerEvent;
@@ -208,23 +208,9 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// Takes the next user message from the private half, refilling it from the shared half when it is empty.
     #[inline]
     fn next_message(&mut self) -> Option<Envelope<A::Msg>> {
-        let message = self.pop_message()?;
+        let message = clear_then_look::pop_user(self.state(), &self.body.mailbox, &mut self.runner.private)?;
         message.trace.record_dequeued();
         Some(message)
-    }
-
-    #[inline]
-    fn pop_message(&mut self) -> Option<Envelope<A::Msg>> {
-        if let Some(message) = self.runner.private.pop_front() {
-            self.body.mailbox.set_private_len(self.runner.private.len());
-            return Some(message);
-        }
-        // In a closed mailbox the flag may be missing: a sender may have pushed a message and not raised the
-        // flag yet.
-        if self.state().flags_relaxed() & (USER | CLOSED) == 0 {
-            return None;
-        }
-        self.body.mailbox.take_batch(&mut self.runner.private, &self.cell.slot().state)
     }
 
     /// Calls the middleware, if there is one, before the first message of a run; returns an action if the
@@ -529,11 +515,14 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
 
     #[cold]
     fn wake_waiters_slow(&mut self) {
-        if self.state().flags_relaxed() & WAITERS != 0 {
-            self.state().lower(WAITERS);
-            self.runner.has_waiters = true;
-        }
-        self.runner.has_waiters = self.body.mailbox.wake_waiters(self.cell.mailbox_options().low_watermark);
+        let low_watermark = self.cell.mailbox_options().low_watermark;
+        let has_waiters = &mut self.runner.has_waiters;
+        clear_then_look::wake_waiters(
+            &self.cell.slot().state,
+            &self.body.mailbox,
+            has_waiters,
+            low_watermark,
+        );
     }
 
     /// Notifies the middleware of the result of a run that it let through.

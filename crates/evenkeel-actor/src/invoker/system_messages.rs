@@ -1,5 +1,9 @@
 //! Handling of system messages, between two user messages.
 
+use core::task::Waker;
+
+use evenkeel_policy::time::Instant;
+
 use super::{ActorCellInvoker, NextAction};
 use crate::actor::{Actor, Flow, Signal};
 use crate::cell::{ActorPhase, CellRef};
@@ -10,11 +14,11 @@ use crate::guardian::{
 use crate::ignore_panic::wake_all;
 use crate::invoke::{ResumeCondition, SignalKey};
 use crate::mailbox::{EARLY_SIGNALS_MAX, SystemMessage};
+use crate::raw::clear_then_look;
 use crate::raw::state::{CLOSED, SUSPENDED, SYSTEM, WAITERS, WOKEN};
 use crate::stop::{StopMode, Termination};
 use crate::timer::{Repeat, TimerEvent, TimerId, next_due};
 use crate::trace::SpanHandle;
-use evenkeel_policy::time::Instant;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Processes everything except user messages; `None` to continue with user messages.
@@ -26,23 +30,18 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             self.wake_waiters();
         }
         if flags & SYSTEM != 0 {
-            self.state().lower(SYSTEM);
-            while let Some(message) = self.body.mailbox.pop_system() {
-                if let Some(action) = self.on_system_message(message) {
-                    // More messages may be queued, and their flag is already cleared.
-                    self.state().set(SYSTEM);
-                    return Some(action);
-                }
+            let state = self.state();
+            let mailbox = &self.body.mailbox;
+            let action =
+                clear_then_look::process_system(state, mailbox, |message| self.on_system_message(message));
+            if action.is_some() {
+                return action;
             }
         }
         if flags & WOKEN != 0 {
-            if let Some(waker) = self.cell.take_wake()
-                && let Some(extra) = &mut self.runner.extra
-            {
-                extra.spare = Some(waker);
-            }
-            if let Some(action) = self.on_waker() {
-                return Some(action);
+            let action = self.cell.process_wake(|waker| self.on_wake(waker));
+            if action.is_some() {
+                return action;
             }
         }
         #[cfg(feature = "patterns")]
@@ -59,6 +58,16 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 Some(NextAction::Idle)
             }
         }
+    }
+
+    /// Handles a wake-up, keeping the waker that it transferred for the next wait.
+    fn on_wake(&mut self, waker: Option<Waker>) -> Option<NextAction> {
+        if let Some(waker) = waker
+            && let Some(extra) = &mut self.runner.extra
+        {
+            extra.spare = Some(waker);
+        }
+        self.on_waker()
     }
 
     /// Handles a wake-up by a future or by a mailbox that was full.
