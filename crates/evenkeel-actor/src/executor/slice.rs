@@ -101,14 +101,12 @@ impl Worker {
             return Poll::Ready(());
         }
         self.slice.state = State::Parked;
+        self.park();
         let polled = core.coordinator.poll_wait_signal(&self.local, cx);
-        match polled {
-            Poll::Pending => self.park(),
-            Poll::Ready(()) => {
-                // The timer driver may have found all workers parked in between.
-                core.timer_driver.wake_if_sleeping();
-                self.slice.state = State::Searching;
-            }
+        if polled.is_ready() {
+            // The timer driver may have found all workers parked in between.
+            core.timer_driver.wake_if_sleeping();
+            self.slice.state = State::Searching;
         }
         polled
     }

@@ -69,6 +69,7 @@ struct RunnerState {
     handled: Vec<u32>,
     dead_lettered: Vec<u32>,
     signals: u32,
+    commands: u32,
     has_waiters: bool,
     suspended: bool,
     resumed_early: bool,
@@ -189,6 +190,7 @@ impl ModelCell {
     }
 
     fn process_command(&self, command: ModelCommand, runner: &mut RunnerState) -> Option<Step> {
+        runner.commands += 1;
         match command {
             ModelCommand::Resume if runner.suspended => {
                 runner.suspended = false;
