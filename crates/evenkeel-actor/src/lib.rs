@@ -72,6 +72,8 @@ mod props;
 mod ready;
 #[cfg(not(loom))]
 mod reply;
+#[cfg(not(loom))]
+mod room_wait;
 #[cfg(all(feature = "patterns", not(loom)))]
 mod router;
 #[cfg(not(loom))]

@@ -380,7 +380,7 @@ mod tests {
 
     use super::*;
     use crate::runtime::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
-    use crate::test_rig::SumMsg;
+    use crate::test_rig::{IdleRuntime, SumMsg};
     use crate::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 
     /// A host whose clock and threads are controlled by the test.
@@ -392,12 +392,19 @@ mod tests {
         micros: AtomicU64,
         has_room: AtomicBool,
         nudges: AtomicU32,
+        tasks: IdleRuntime,
+    }
+
+    impl Drop for Host {
+        /// Drops the tasks, which reference this host, with the test's handle of it.
+        fn drop(&mut self) {
+            self.0.tasks.drop_tasks();
+        }
     }
 
     impl RuntimeHandle for Host {
         fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
-            drop(task);
-            Ok(())
+            self.0.tasks.spawn(task)
         }
 
         fn now(&self) -> Instant {

@@ -82,8 +82,7 @@ fn interrupt_after(clock_reads: u32) -> bool {
     let system = ActorSystemRunner::new(config).start(host.clone()).unwrap();
     let actor = system.spawn(&Props::new(|| Inbox).build()).unwrap();
     let late = actor.clone();
-    *host.0.interrupt.lock().unwrap() =
-        Some((clock_reads, Box::new(move || late.tell(()))));
+    *host.0.interrupt.lock().unwrap() = Some((clock_reads, Box::new(move || late.tell(()))));
     host.poll_worker();
     let fired = host.0.interrupt.lock().unwrap().take().is_none();
     assert_eq!(actor.depth(), 0, "the message is handled in the same poll ({clock_reads} clock reads)");

@@ -71,6 +71,14 @@ impl Worker {
         polled
     }
 
+    /// Runs cells although the worker may not be wanted; for the end of a system without its host.
+    pub(super) fn run_ready(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
+        let polled = self.run_on_thread(cx);
+        self.local.begin_slice();
+        self.local.end_slice();
+        polled
+    }
+
     /// Yields to the host's other tasks.
     pub(super) fn yield_to_host(&self) -> impl Future<Output = ()> {
         let core = self.local.core();

@@ -4,7 +4,7 @@ use core::task::Waker;
 
 use evenkeel_policy::time::Instant;
 
-use super::{ActorCellInvoker, NextAction};
+use super::{ActorCellInvoker, NextAction, no_room_for_timer};
 use crate::actor::{Actor, Flow, Signal};
 use crate::cell::{ActorPhase, CellRef};
 use crate::guardian::ActorError;
@@ -194,15 +194,18 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         None
     }
 
-    /// Ends a suspension or a restart backoff.
+    /// Ends a suspension, also one for capacity that reached its limit, or a restart backoff.
     fn on_resume(&mut self, due: Instant) -> Option<NextAction> {
         // A timer that fired although its wait had already ended must not end another wait.
         self.extra().resume_timer.take_if(|timer| timer.due == due)?;
         match self.runner.phase {
             ActorPhase::Failed => self.restart(),
             ActorPhase::Waiting => {
+                // Only a wait for capacity has a place; its timer is the limit of the wait.
+                let capacity_wait = self.extra().capacity_wait.take();
                 self.resume();
-                None
+                capacity_wait?.count_timeout();
+                self.deliver_signal(Signal::CapacityTimeout)
             }
             ActorPhase::New | ActorPhase::Running | ActorPhase::Restarting | ActorPhase::Stopping => None,
         }
@@ -228,7 +231,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let next = if is_idle { now + timeout.timeout } else { timeout.since + timeout.timeout };
         match core.timer_driver.insert(next, TimerEvent::ReceiveTimeout(self.cell.clone())) {
             Ok(entry) => timeout.entry = entry,
-            Err(_) => return Some(NextAction::Fail(ActorError::new("no room for another timer"))),
+            Err(_) => return Some(no_room_for_timer()),
         }
         if is_idle { self.deliver_signal(Signal::ReceiveTimeout) } else { None }
     }
@@ -249,7 +252,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                     .insert(next_due(due, interval, now), TimerEvent::Timer { cell: cell.clone(), id });
                 match again {
                     Ok(entry) => extra.timers[index].entry = entry,
-                    Err(_) => return Some(NextAction::Fail(ActorError::new("no room for another timer"))),
+                    Err(_) => return Some(no_room_for_timer()),
                 }
             }
         }

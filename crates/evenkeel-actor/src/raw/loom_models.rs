@@ -105,15 +105,17 @@ impl ModelCell {
     /// Mirrors `ActorRef::send`, on a thread of its own.
     fn send(&self, message: u32, test_waker: &StdArc<TestWaker>) -> PushResult<u32> {
         let waker = Waker::from(test_waker.clone());
+        let mut place = None;
         loop {
-            match self.queues.push_or_wait(message, &waker, &self.state) {
-                Ok(PushResult::Queued) => {
+            match self.queues.push(message) {
+                PushResult::Queued => {
                     self.run_if_scheduled(self.state.raise(USER));
                     return PushResult::Queued;
                 }
-                Ok(PushResult::Full(_)) => test_waker.wait(),
-                Ok(pushed) => return pushed,
-                Err(message) => return PushResult::Full(message),
+                PushResult::Full(_) if self.queues.wait_for_room(&mut place, &waker, &self.state) => {
+                    test_waker.wait();
+                }
+                pushed => return pushed,
             }
         }
     }

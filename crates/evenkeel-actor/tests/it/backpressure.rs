@@ -318,7 +318,7 @@ fn an_ask_to_a_full_mailbox_fails_immediately() {
 
 #[test]
 fn at_most_65536_producers_wait_for_one_mailbox() {
-    let harness = Harness::new(runtime::test::TestOptions::new(1), config());
+    let harness = Harness::new(TestOptions::new(1), config());
     let actor = full(&harness, OverflowStrategy::BlockProducer);
     for _ in 0..=65_536 {
         let to = actor.clone();

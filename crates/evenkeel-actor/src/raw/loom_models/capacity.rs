@@ -28,7 +28,7 @@ fn a_sender_that_starts_to_wait_while_another_is_woken_is_woken_too() {
         cell.queues.push(0);
         let first = TestWaker::new();
         let waker = Waker::from(first.clone());
-        assert_eq!(cell.queues.push_or_wait(1, &waker, &cell.state), Ok(PushResult::Full(1)));
+        assert!(cell.queues.wait_for_room(&mut None, &waker, &cell.state));
         let other = cell.clone();
         let sender = thread::spawn(move || {
             assert_eq!(other.send(2, &TestWaker::new()), PushResult::Queued);
