@@ -5,7 +5,7 @@ mod shutdown;
 mod slice;
 mod workers;
 
-pub(crate) use host_task::{HostTask, run_remaining};
+pub(crate) use host_task::{HostTask, HostTaskKind, run_remaining};
 pub use shutdown::{Lifecycle, ShutdownReport};
 pub use workers::SetWorkersError;
 #[cfg(all(feature = "patterns", feature = "std"))]

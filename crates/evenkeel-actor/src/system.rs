@@ -51,7 +51,9 @@ pub(crate) struct Core {
     spawn_chain: SpawnChain,
     dead_letters: Lock<DeadLetters>,
     lifecycle: AtomicU32,
-    /// Nonzero once the host runtime has dropped a task of the running system.
+    /// Number of worker tasks that the host runtime has not dropped.
+    pub(crate) worker_tasks: AtomicU32,
+    /// Nonzero once the host runtime has dropped the timer task or the last worker of the running system.
     host_gone: AtomicU32,
 }
 

@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
 
-use crate::executor::HostTask;
+use crate::executor::{HostTask, HostTaskKind};
 use crate::mailbox::SystemMessage;
 use crate::raw::oneshot::{self, DeadlineHandle};
 use crate::runtime::{TaskFuture, wait_with};
@@ -179,7 +179,7 @@ impl TimerDriver {
 
 /// Drives the timing wheel until the system has stopped.
 pub(crate) fn drive(core: Arc<Core>) -> impl Future<Output = ()> {
-    let guard = DriverGuard { core: core.clone(), task: Some(HostTask::new(core)) };
+    let guard = DriverGuard { core: core.clone(), task: Some(HostTask::new(core, HostTaskKind::Timer)) };
     async move {
         let core = &*guard.core;
         let mut turns = alloc::vec![0; core.config.workers_max.get()];

@@ -1,26 +1,37 @@
 //! Detects that the host runtime drops the tasks of a system, and ends the system without it.
 //!
-//! A host that shuts down drops its tasks in any order, on any thread, while other workers may still be in a handler. Each
-//! dropped task therefore closes the mailboxes, stops the actors and runs those that are ready, on the thread that drops
-//! it. An actor whose handler has not returned is run by the task of its worker, which is dropped later. Guarantee: once
-//! the last task is dropped, every actor has terminated and no message waits.
+//! A host that shuts down drops its tasks in any order, on any thread, while other workers may still be in a handler. The
+//! system ends with its timer task or its last worker; while other workers are left, a worker that is dropped leaves its
+//! work to them. From then on each dropped task closes the mailboxes, stops the actors and runs those that are ready, on
+//! the thread that drops it. An actor whose handler has not returned is run by the task of its worker, which is dropped
+//! later. Guarantee: once the last task is dropped, every actor has terminated and no message waits.
 
 use core::task::{Context, Poll, Waker};
 
 use super::slice::{SliceEnd, Worker};
-use crate::sync::Arc;
+use crate::sync::{Arc, Ordering};
 use crate::system::Core;
 
-/// A task of the system on its host runtime: a worker or the timer task.
+/// Guard of a task of the system on its host runtime.
 pub(crate) struct HostTask {
     core: Arc<Core>,
+    kind: HostTaskKind,
     has_finished: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostTaskKind {
+    Worker,
+    Timer,
 }
 
 impl HostTask {
     /// Creates the task's guard, before the task is passed to the host: a host may drop a task that it never polled.
-    pub(crate) fn new(core: Arc<Core>) -> Self {
-        Self { core, has_finished: false }
+    pub(crate) fn new(core: Arc<Core>, kind: HostTaskKind) -> Self {
+        if kind == HostTaskKind::Worker {
+            core.worker_tasks.fetch_add(1, Ordering::SeqCst);
+        }
+        Self { core, kind, has_finished: false }
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -35,8 +46,15 @@ impl HostTask {
 
 impl Drop for HostTask {
     fn drop(&mut self) {
+        let is_needed = match self.kind {
+            HostTaskKind::Worker => self.core.worker_tasks.fetch_sub(1, Ordering::SeqCst) == 1,
+            HostTaskKind::Timer => true,
+        };
         // A task that panicked was not dropped by its host, which may still run the others.
-        if !self.has_finished && !self.core.is_finished() && !is_panicking() {
+        if self.has_finished || self.core.is_finished() || is_panicking() {
+            return;
+        }
+        if is_needed || self.core.is_host_gone() {
             end_without_host(&self.core);
         }
     }

@@ -5,7 +5,7 @@ use core::future::Future;
 use core::num::NonZeroUsize;
 
 use super::slice::{SliceEnd, Worker};
-use super::{HostTask, Lifecycle, WorkerExecutor};
+use super::{HostTask, HostTaskKind, Lifecycle, WorkerExecutor};
 use crate::runtime::{RuntimeSpawnError, wait_with};
 use crate::sync::Arc;
 use crate::system::Core;
@@ -66,7 +66,7 @@ pub(super) fn fill_worker_slots(core: &Arc<Core>) -> Result<(), SpawnShortfall> 
 ///
 /// A worker that is wanted again while it exits claims its slot back, unless another has.
 fn run_slot(core: Arc<Core>, slot: usize) -> impl Future<Output = ()> {
-    let task = HostTask::new(core);
+    let task = HostTask::new(core, HostTaskKind::Worker);
     async move {
         let core = task.core();
         while let Some(worker) = Worker::claim(core, slot) {

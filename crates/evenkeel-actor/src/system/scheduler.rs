@@ -84,6 +84,7 @@ impl ActorSystemRunner {
             spawn_chain: self.spawn_chain,
             dead_letters: Lock::new(DeadLetters::new(config.dead_letters_max)),
             lifecycle: AtomicU32::new(Lifecycle::Running as u32),
+            worker_tasks: AtomicU32::new(0),
             host_gone: AtomicU32::new(0),
             config,
         });

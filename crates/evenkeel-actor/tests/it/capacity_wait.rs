@@ -75,7 +75,7 @@ impl Actor for Relay {
 fn two_actors_that_wait_for_capacity_in_each_other_go_on_at_the_limit() {
     explore_with(ActorSystemConfig { capacity_wait_max: LIMIT, ..config() }, |harness| {
         let relay = |name| {
-            let props = Props::of_values().mailbox(mailbox_options(2, OverflowStrategy::Reject)).label(name);
+            let props = Props::of_values().mailbox(mailbox_options(4, OverflowStrategy::Reject)).label(name);
             let relay = Relay { name, peer: None, unsent: None, log: harness.log.clone() };
             harness.system.spawn_value(relay, &props.build()).unwrap()
         };
@@ -84,10 +84,9 @@ fn two_actors_that_wait_for_capacity_in_each_other_go_on_at_the_limit() {
         a.tell(RelayMsg::Connect(b.clone()));
         b.tell(RelayMsg::Connect(a.clone()));
         harness.run();
-        // Each has the burst in its handler and two numbers in its mailbox before it can handle them.
-        [&a, &b].map(|actor| actor.tell(RelayMsg::Burst(10)));
-        (0..2)
-            .for_each(|_| [&a, &b].into_iter().for_each(|actor| drop(actor.try_tell(RelayMsg::Number(77)))));
+        // While it handles the burst, each has too many numbers in its mailbox for the other to go on.
+        [&a, &b].into_iter().for_each(|actor| actor.tell(RelayMsg::Burst(10)));
+        (0..3).for_each(|_| [&a, &b].into_iter().for_each(|actor| actor.tell(RelayMsg::Number(77))));
         harness.run();
         assert_eq!([a.state(), b.state()], [ActorState::Suspended; 2], "they wait for each other");
         harness.advance_ms(LIMIT.as_millis() as u64 - 2);

@@ -44,7 +44,7 @@ impl Actor for Guest {
 
     fn receive(&mut self, message: GuestMsg, ctx: &mut Context<'_, Self>) -> HandlerResult<GuestMsg> {
         match message {
-            GuestMsg::Answer(reply) => drop(reply.send(1)),
+            GuestMsg::Answer(reply) => reply.send(1).unwrap_or_default(),
             GuestMsg::Keep(reply) => self.replies.push(reply),
             GuestMsg::Later(reply) => {
                 self.replies.push(reply);
@@ -54,7 +54,7 @@ impl Actor for Guest {
                 let dropped = self.dropped.clone();
                 let child =
                     ctx.spawn(&guest(&dropped)).map_err(|error| ActorError::new(error.to_string()))?;
-                drop(reply.send(child));
+                drop(reply.send(child)); // the asker may have given up
             }
             GuestMsg::Await => return Ok(Flow::wait(std::future::pending())),
             GuestMsg::Suspend => {
@@ -62,20 +62,20 @@ impl Actor for Guest {
                 return Ok(Flow::Suspend(SuspendReason::UserDefined, forever));
             }
             GuestMsg::Block(running, until) => {
-                drop(running.send(()));
+                let _ = running.send(());
                 let _closed = until.recv();
             }
             GuestMsg::TellAndBlock(others, report, until) => {
                 others.iter().for_each(|other| other.tell(GuestMsg::Report(report.clone())));
                 let _closed = until.recv();
             }
-            GuestMsg::Report(report) => drop(report.send(())),
+            GuestMsg::Report(report) => report.send(()).unwrap_or_default(),
         }
         Ok(Flow::Continue)
     }
 
     fn signal(&mut self, _signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<GuestMsg> {
-        self.replies.drain(..).for_each(|reply| drop(reply.send(2)));
+        self.replies.drain(..).for_each(|reply| reply.send(2).unwrap_or_default());
         Ok(Flow::Continue)
     }
 }
