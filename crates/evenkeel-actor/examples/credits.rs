@@ -73,7 +73,7 @@ impl Actor for Consumer {
                 if self.received == ITEMS
                     && let Some(done) = self.done.take()
                 {
-                    drop(done.send(self.sum)); // the asker may have given up
+                    let _ = done.send(self.sum); // the asker may have given up
                 }
             }
         }
@@ -82,7 +82,7 @@ impl Actor for Consumer {
 }
 
 #[tokio::main]
-pub async fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = TokioRuntime::current().ok_or("no tokio runtime")?;
     let system = ActorSystemRunner::new(ActorSystemConfig::default()).start(runtime)?;
     let room = MailboxOptions::bounded(NonZeroUsize::new(CREDITS as usize).ok_or("no credits")?);

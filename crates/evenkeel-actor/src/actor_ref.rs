@@ -156,7 +156,17 @@ impl<M: Send + 'static> ActorRef<M> {
     /// [`OverflowStrategy::DropOldest`]: there it dead-letters the oldest message and does not wait. Ends early with
     /// [`SendError::Closed`] when the actor stops, and with [`SendError::Full`] when too many producers wait already.
     pub async fn send(&self, message: M) -> Result<SendOutcome, SendError<M>> {
-        let mut unsent = Some(Envelope::seal(message, self.cell()));
+        match self.mailbox().try_push_fast(Envelope::seal(message, self.cell())) {
+            None => {
+                self.cell().raise(USER);
+                Ok(SendOutcome::Queued)
+            }
+            Some(message) => self.send_or_wait(message).await,
+        }
+    }
+
+    async fn send_or_wait(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<M>> {
+        let mut unsent = Some(message);
         // Dropped with the future, which gives up the place among the waiting producers.
         let mut wait = None;
         poll_fn(|cx| {

@@ -135,12 +135,13 @@ fn a_system_does_not_start_on_a_runtime_that_was_dropped() {
     assert_eq!(error.to_string(), "the runtime accepts no more tasks");
 }
 
-/// Starts a system with actors in every state, drops its runtime with `drop_host`, and checks that nothing is left.
-fn drop_host_first(runtime: Runtime, drop_host: fn(Runtime)) {
+/// Starts a system with actors in every state, drops its runtime, and checks that nothing is left.
+fn drop_host_first(runtime: Runtime) {
     let system = start(&runtime);
     let dropped = Arc::new(AtomicUsize::new(0));
     let actors: Vec<_> = (0..40).map(|_| system.spawn(&guest(&dropped)).unwrap()).collect();
-    let mut open = runtime.block_on(async {
+    let mut open = Box::pin(actors[2].ask(GuestMsg::Keep).within(CASE_MAX));
+    runtime.block_on(async {
         for actor in &actors {
             for _ in 0..2 {
                 assert!(actor.ask(GuestMsg::Child).await.is_ok());
@@ -148,15 +149,12 @@ fn drop_host_first(runtime: Runtime, drop_host: fn(Runtime)) {
         }
         actors.iter().step_by(4).for_each(|actor| actor.tell(GuestMsg::Await));
         actors.iter().skip(1).step_by(4).for_each(|actor| actor.tell(GuestMsg::Suspend));
-        let mut open = Box::pin(actors[2].ask(GuestMsg::Keep).within(CASE_MAX));
         assert!(poll(&mut open).is_pending());
         assert_eq!(actors[2].ask(GuestMsg::Answer).await, Ok(1));
-        open
     });
     // The first of them never handles it.
     assert_eq!(actors[0].try_tell(GuestMsg::Await).ok(), Some(SendOutcome::Queued));
-    drop_host(runtime);
-
+    drop(runtime);
     assert_eq!(dropped.load(Ordering::SeqCst), 120, "every actor is dropped");
     assert_eq!((system.alive(), system.lifecycle()), (0, Lifecycle::Stopped));
     assert_eq!(poll(&mut open), Poll::Ready(Err(AskError::HostGone)));
@@ -183,12 +181,12 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 
 #[test]
 fn a_multi_threaded_host_that_is_dropped_first_ends_the_system() {
-    drop_host_first(tokio_runtime(), drop);
+    drop_host_first(tokio_runtime());
 }
 
 #[test]
 fn a_current_thread_host_that_is_dropped_first_ends_the_system() {
-    drop_host_first(Builder::new_current_thread().enable_time().build().unwrap(), drop);
+    drop_host_first(Builder::new_current_thread().enable_time().build().unwrap());
 }
 
 #[test]
