@@ -27,7 +27,7 @@ async fn main(spawner: Spawner) {
     let peripherals = cortex_m::Peripherals::take().expect("the peripherals are taken once");
     systick::start(peripherals.SYST);
     let config = ActorSystemConfig {
-        workers: NonZeroUsize::MIN,
+        workers: Some(NonZeroUsize::MIN),
         actors_max: 16,
         timers_max: 32,
         dead_letters_max: 4,

@@ -87,4 +87,7 @@ pub enum Signal {
     ReceiveTimeout,
     /// A timer of the actor fired.
     Timer(TimerId),
+    /// The mailbox for whose capacity the actor was suspended did not drain within
+    /// [`capacity_wait_max`](crate::ActorSystemConfig::capacity_wait_max); the actor has resumed.
+    CapacityTimeout,
 }

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::future::poll_fn;
 use core::marker::PhantomData;
-use core::task::{Poll, Waker};
+use core::task::Poll;
 use core::time::Duration;
 
 use crate::cell::CellRef;
@@ -11,12 +11,14 @@ use crate::dead_letters::DeadLetterReason;
 use crate::hub::OverflowReason;
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, SignalKey};
-use crate::mailbox::{OverflowStrategy, PushResult, SystemMessage};
+use crate::mailbox::{OverflowStrategy, PushResult, QueueMailbox, SystemMessage};
 use crate::raw::mailbox_ref::MailboxRef;
 use crate::raw::oneshot::{self, Receiver};
 use crate::raw::state::USER;
 use crate::reply::{AskError, AskFuture, Reply};
+use crate::room_wait::RoomWait;
 use crate::stop::StopMode;
+use crate::system::Core;
 use crate::trace::{Envelope, SpanHandle, record_signal};
 
 /// Default timeout of an ask.
@@ -50,6 +52,9 @@ pub enum SendError<M> {
     /// The actor has terminated or no longer accepts messages.
     #[error("actor no longer accepts messages")]
     Closed(M),
+    /// The host runtime was dropped before the actor system.
+    #[error("the runtime of the actor system was dropped")]
+    HostGone(M),
 }
 
 impl<M: Send + 'static> ActorRef<M> {
@@ -57,14 +62,8 @@ impl<M: Send + 'static> ActorRef<M> {
         Self { mailbox_ref, _messages: PhantomData }
     }
 
-    /// Registers `waker` to be called when the mailbox has drained to its low watermark; returns `false` if too
-    /// many producers wait.
-    pub(crate) fn wait_for_room(&self, waker: &Waker) -> bool {
-        self.mailbox_ref.mailbox().wait_for_room(waker, &self.cell().slot().state)
-    }
-
-    #[cfg(feature = "patterns")]
-    pub(crate) fn mailbox(&self) -> &crate::mailbox::QueueMailbox<M> {
+    #[inline]
+    pub(crate) fn mailbox(&self) -> &QueueMailbox<M> {
         self.mailbox_ref.mailbox()
     }
 
@@ -77,7 +76,7 @@ impl<M: Send + 'static> ActorRef<M> {
     /// reason.
     #[inline]
     pub fn tell(&self, message: M) {
-        match self.mailbox_ref.mailbox().try_push_fast(Envelope::seal(message, self.cell())) {
+        match self.mailbox().try_push_fast(Envelope::seal(message, self.cell())) {
             None => self.cell().raise(USER),
             Some(message) => self.tell_or_dead_letter(message),
         }
@@ -88,7 +87,9 @@ impl<M: Send + 'static> ActorRef<M> {
         match self.push_or_overflow(message) {
             Ok(_) => {}
             Err(SendError::Full(message)) => self.dead_letter(message, DeadLetterReason::Full),
-            Err(SendError::Closed(message)) => self.dead_letter_rejected(message),
+            Err(SendError::Closed(message) | SendError::HostGone(message)) => {
+                self.dead_letter_rejected(message);
+            }
         }
     }
 
@@ -100,7 +101,7 @@ impl<M: Send + 'static> ActorRef<M> {
     /// Sends without waiting; returns a message that is not accepted.
     #[inline]
     pub fn try_tell(&self, message: M) -> Result<SendOutcome, SendError<M>> {
-        match self.mailbox_ref.mailbox().try_push_fast(Envelope::seal(message, self.cell())) {
+        match self.mailbox().try_push_fast(Envelope::seal(message, self.cell())) {
             None => {
                 self.cell().raise(USER);
                 Ok(SendOutcome::Queued)
@@ -111,7 +112,7 @@ impl<M: Send + 'static> ActorRef<M> {
 
     #[cold]
     fn push_or_overflow(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<Envelope<M>>> {
-        match self.mailbox_ref.mailbox().push_slow(message) {
+        match self.mailbox().push_slow(message) {
             PushResult::Queued => {
                 self.cell().raise(USER);
                 Ok(SendOutcome::Queued)
@@ -121,9 +122,13 @@ impl<M: Send + 'static> ActorRef<M> {
                 self.dead_letter(oldest, DeadLetterReason::DroppedOldest);
                 Ok(SendOutcome::Displaced)
             }
-            PushResult::Closed(message) => Err(SendError::Closed(message)),
+            PushResult::Closed(message) => Err(self.closed(message)),
             PushResult::Full(message) => self.apply_overflow(message),
         }
+    }
+
+    fn closed(&self, message: Envelope<M>) -> SendError<Envelope<M>> {
+        SendError::closed(self.cell().core(), message)
     }
 
     fn apply_overflow(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<Envelope<M>>> {
@@ -151,31 +156,44 @@ impl<M: Send + 'static> ActorRef<M> {
     /// [`OverflowStrategy::DropOldest`]: there it dead-letters the oldest message and does not wait. Ends early with
     /// [`SendError::Closed`] when the actor stops, and with [`SendError::Full`] when too many producers wait already.
     pub async fn send(&self, message: M) -> Result<SendOutcome, SendError<M>> {
-        let mut unsent = Some(Envelope::seal(message, self.cell()));
-        let mut blocked = false;
+        match self.mailbox().try_push_fast(Envelope::seal(message, self.cell())) {
+            None => {
+                self.cell().raise(USER);
+                Ok(SendOutcome::Queued)
+            }
+            Some(message) => self.send_or_wait(message).await,
+        }
+    }
+
+    async fn send_or_wait(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<M>> {
+        let mut unsent = Some(message);
+        // Dropped with the future, which gives up the place among the waiting producers.
+        let mut wait = None;
         poll_fn(|cx| {
             let Some(message) = unsent.take() else { return Poll::Pending };
             let cell = self.cell();
-            match self.mailbox_ref.mailbox().push_or_wait(message, cx.waker(), &cell.slot().state) {
-                Ok(PushResult::Full(message)) => {
-                    if !blocked {
-                        blocked = true;
+            match self.mailbox().push(message) {
+                PushResult::Full(message) => {
+                    let wait = wait.get_or_insert_with(|| {
                         cell.core().hub.count_overflow(cell.header().kind, OverflowReason::Blocked);
+                        RoomWait::new(self)
+                    });
+                    if !wait.register(cx.waker()) {
+                        return Poll::Ready(Err(SendError::Full(message).unseal()));
                     }
                     unsent = Some(message);
                     Poll::Pending
                 }
-                Ok(PushResult::Queued) => {
+                PushResult::Queued => {
                     cell.raise(USER);
                     Poll::Ready(Ok(SendOutcome::Queued))
                 }
-                Ok(PushResult::Displaced(oldest)) => {
+                PushResult::Displaced(oldest) => {
                     cell.raise(USER);
                     self.dead_letter(oldest, DeadLetterReason::DroppedOldest);
                     Poll::Ready(Ok(SendOutcome::Displaced))
                 }
-                Ok(PushResult::Closed(message)) => Poll::Ready(Err(SendError::Closed(message).unseal())),
-                Err(message) => Poll::Ready(Err(SendError::Full(message).unseal())),
+                PushResult::Closed(message) => Poll::Ready(Err(self.closed(message).unseal())),
             }
         })
         .await
@@ -205,7 +223,7 @@ impl<M: Send + 'static> ActorRef<M> {
 
     /// Counts the queued messages.
     pub fn depth(&self) -> usize {
-        self.mailbox_ref.mailbox().stats().depth
+        self.mailbox().stats().depth
     }
 
     /// Reports whether the mailbox has reached its high watermark, so that a sender can slow down.
@@ -247,6 +265,7 @@ pub(crate) fn ask_future<M, T>(
         Ok(SendOutcome::Discarded) => AskFuture::rejected(receiver, target, AskError::Discarded),
         Err(SendError::Full(_)) => AskFuture::rejected(receiver, target, AskError::Full),
         Err(SendError::Closed(_)) => AskFuture::rejected(receiver, target, AskError::Closed),
+        Err(SendError::HostGone(_)) => AskFuture::rejected(receiver, target, AskError::HostGone),
     }
 }
 
@@ -274,15 +293,24 @@ impl<M> SendError<Envelope<M>> {
                 trace.record_rejected();
                 SendError::Closed(message)
             }
+            Self::HostGone(Envelope { message, trace }) => {
+                trace.record_rejected();
+                SendError::HostGone(message)
+            }
         }
     }
 }
 
 impl<M> SendError<M> {
+    /// Returns the error for a message to a closed mailbox.
+    pub(crate) fn closed(core: &Core, message: M) -> Self {
+        if core.is_host_gone() { Self::HostGone(message) } else { Self::Closed(message) }
+    }
+
     /// Returns the message.
     pub fn into_message(self) -> M {
         match self {
-            Self::Full(message) | Self::Closed(message) => message,
+            Self::Full(message) | Self::Closed(message) | Self::HostGone(message) => message,
         }
     }
 }
@@ -292,6 +320,7 @@ impl<M> fmt::Debug for SendError<M> {
         f.write_str(match self {
             Self::Full(_) => "Full(_)",
             Self::Closed(_) => "Closed(_)",
+            Self::HostGone(_) => "HostGone(_)",
         })
     }
 }

@@ -25,6 +25,7 @@ use crate::props::{Settings, Spec};
 use crate::raw::run_permit::{InvokeCell, PermitCell};
 use crate::raw::slab::{Occupant, Slab, SlotRef};
 use crate::raw::state::{CLOSED, DEAD, SUSPENDED, SYSTEM};
+use crate::room_wait::CapacityWait;
 #[cfg(feature = "patterns")]
 use crate::stash::Stash;
 use crate::stop::{StopMode, Termination};
@@ -131,6 +132,8 @@ pub(crate) struct ColdState<A: Actor> {
     /// The span of the current wait.
     pub(crate) wait: SpanHandle,
     pub(crate) waiting: Option<(SuspendReason, ResumeCondition)>,
+    /// The actor's place among the producers of the full mailbox that it waits for.
+    pub(crate) capacity_wait: Option<Box<dyn CapacityWait>>,
     /// Signals that arrived before the actor waited for them.
     pub(crate) early: VecDeque<SignalKey>,
     pub(crate) waits: u32,
@@ -187,6 +190,7 @@ impl<A: Actor> Default for ColdState<A> {
             trace: SpanHandle::NONE,
             wait: SpanHandle::NONE,
             waiting: None,
+            capacity_wait: None,
             early: VecDeque::new(),
             waits: 0,
             children: Vec::new(),

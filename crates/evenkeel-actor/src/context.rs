@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::task::Waker;
 use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
@@ -16,6 +15,7 @@ use crate::invoke::SignalKey;
 use crate::mailbox::SystemMessage;
 use crate::props::Props;
 use crate::raw::mailbox_ref::MailboxRef;
+use crate::room_wait::{CapacityWait, RoomWait};
 use crate::stop::{StopMode, Termination};
 use crate::system::{Core, SpawnError};
 use crate::timer::{Repeat, TimerEvent, TimerId};
@@ -32,12 +32,9 @@ pub struct Context<'a, A: Actor> {
     pub(crate) body: &'a ActorCell<A>,
     pub(crate) extra: &'a mut Option<Box<ColdState<A>>>,
     pub(crate) local: &'a WorkerLocal,
-    /// Registers a waker with the mailbox that was last found full in this run.
-    pub(crate) full: &'a mut Option<CapacityWait>,
+    /// The wait for the mailbox that was last found full in this run.
+    pub(crate) full: &'a mut Option<Box<dyn CapacityWait>>,
 }
-
-/// A callback that registers a waker with a full mailbox; returns `false` if too many senders wait.
-pub(crate) type CapacityWait = Box<dyn Fn(&Waker) -> bool + Send>;
 
 impl<A: Actor> Context<'_, A> {
     /// Returns the address of this actor.
@@ -93,7 +90,9 @@ impl<A: Actor> Context<'_, A> {
     /// Sends, or returns the message if the mailbox is full or closed.
     ///
     /// A full mailbox is remembered: if the handler then returns [`Flow::Suspend`](crate::Flow::Suspend) with
-    /// `WhenCapacityAvailable`, the actor resumes once that mailbox is down to its low watermark.
+    /// `WhenCapacityAvailable`, the actor resumes once that mailbox is down to its low watermark, or with
+    /// [`Signal::CapacityTimeout`](crate::Signal::CapacityTimeout) after
+    /// [`capacity_wait_max`](crate::ActorSystemConfig::capacity_wait_max).
     pub fn try_tell<M: Send + 'static>(
         &mut self,
         to: &ActorRef<M>,
@@ -101,11 +100,9 @@ impl<A: Actor> Context<'_, A> {
     ) -> Result<SendOutcome, SendError<M>> {
         let outcome = to.try_tell(message);
         if matches!(outcome, Err(SendError::Full(_))) {
-            let to = to.clone();
             // Only the actor itself empties its own mailbox, and not while it is suspended.
             let is_other = !to.cell().is(self.cell);
-            *self.full =
-                is_other.then(|| Box::new(move |waker: &Waker| to.wait_for_room(waker)) as CapacityWait);
+            *self.full = is_other.then(|| Box::new(RoomWait::new(to.clone())) as Box<dyn CapacityWait>);
         }
         outcome
     }

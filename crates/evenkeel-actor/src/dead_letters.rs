@@ -34,6 +34,8 @@ pub enum DeadLetterReason {
     NoSuchActor,
     /// The system was shutting down when the message was sent.
     Refused,
+    /// The host runtime was dropped before the actor system.
+    HostGone,
     /// The stash of the actor was full.
     StashFull,
     /// The message was still stashed when the actor stopped.
@@ -42,7 +44,7 @@ pub enum DeadLetterReason {
 
 impl DeadLetterReason {
     /// Every reason, in reporting order.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Full,
         Self::DroppedOldest,
         Self::DroppedNewest,
@@ -53,6 +55,7 @@ impl DeadLetterReason {
         Self::MailboxFailed,
         Self::NoSuchActor,
         Self::Refused,
+        Self::HostGone,
         Self::StashFull,
         Self::Stashed,
     ];
@@ -70,6 +73,7 @@ impl DeadLetterReason {
             Self::MailboxFailed => "mailbox_failed",
             Self::NoSuchActor => "no_such_actor",
             Self::Refused => "refused",
+            Self::HostGone => "host_gone",
             Self::StashFull => "stash_full",
             Self::Stashed => "stashed",
         }

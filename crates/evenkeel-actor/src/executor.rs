@@ -1,9 +1,11 @@
 //! Worker executor: starts the workers, each of which runs cells until the system stops.
 
+mod host_task;
 mod shutdown;
 mod slice;
 mod workers;
 
+pub(crate) use host_task::{HostTask, HostTaskKind, run_remaining};
 pub use shutdown::{Lifecycle, ShutdownReport};
 pub use workers::SetWorkersError;
 #[cfg(all(feature = "patterns", feature = "std"))]

@@ -85,6 +85,9 @@ pub enum ResumeCondition {
     /// The delay has elapsed.
     After(Duration),
     /// The mailbox that last rejected this actor's message has drained to its low watermark.
+    ///
+    /// The wait ends with [`Signal::CapacityTimeout`](crate::Signal::CapacityTimeout) after
+    /// [`capacity_wait_max`](crate::ActorSystemConfig::capacity_wait_max), so actors that wait for each other go on.
     WhenCapacityAvailable,
 }
 

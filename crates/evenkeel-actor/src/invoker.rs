@@ -20,7 +20,7 @@ use evenkeel_policy::time::Instant;
 
 use crate::actor::{Actor, Flow, HandlerResult, MessageFuture};
 use crate::cell::{ActorCell, ActorPhase, CellRef, ColdState, RunnerState};
-use crate::context::{CapacityWait, Context};
+use crate::context::Context;
 use crate::guardian::{ActorError, StopReason};
 use crate::invoke::{ActorState, InvokeKind, InvokeResult, MessageInvoker, ResumeCondition, SuspendReason};
 use crate::mailbox::QueueMailbox;
@@ -28,7 +28,8 @@ use crate::middleware::InvokeContext;
 use crate::panic::catch_panic;
 use crate::raw::run_permit::PermitState;
 use crate::raw::state::{CLOSED, CellState, SUSPENDED, SYSTEM, USER, WAITERS, WOKEN};
-use crate::raw::waker;
+use crate::raw::{clear_then_look, waker};
+use crate::room_wait::CapacityWait;
 use crate::stop::Termination;
 use crate::sync::Ordering;
 use crate::timer::TimerEvent;
@@ -45,7 +46,7 @@ pub(crate) struct ActorCellInvoker<'a, A: Actor> {
     body: &'a ActorCell<A>,
     runner: &'a mut RunnerState<A>,
     local: &'a WorkerLocal,
-    capacity_wait: Option<CapacityWait>,
+    capacity_wait: Option<Box<dyn CapacityWait>>,
     /// The span of the current message.
     trace: SpanHandle,
     handled: usize,
@@ -106,6 +107,10 @@ impl NextAction {
     fn suspend(reason: SuspendReason, resume_on: ResumeCondition) -> Self {
         Self::Suspend(Box::new((reason, resume_on)))
     }
+}
+
+fn no_room_for_timer() -> NextAction {
+    NextAction::Fail(ActorError::new("no room for another timer"))
 }
 
 /// The result of the run, or a further action to take first.
@@ -208,23 +213,9 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// Takes the next user message from the private half, refilling it from the shared half when it is empty.
     #[inline]
     fn next_message(&mut self) -> Option<Envelope<A::Msg>> {
-        let message = self.pop_message()?;
+        let message = clear_then_look::pop_user(self.state(), &self.body.mailbox, &mut self.runner.private)?;
         message.trace.record_dequeued();
         Some(message)
-    }
-
-    #[inline]
-    fn pop_message(&mut self) -> Option<Envelope<A::Msg>> {
-        if let Some(message) = self.runner.private.pop_front() {
-            self.body.mailbox.set_private_len(self.runner.private.len());
-            return Some(message);
-        }
-        // In a closed mailbox the flag may be missing: a sender may have pushed a message and not raised the
-        // flag yet.
-        if self.state().flags_relaxed() & (USER | CLOSED) == 0 {
-            return None;
-        }
-        self.body.mailbox.take_batch(&mut self.runner.private, &self.cell.slot().state)
     }
 
     /// Calls the middleware, if there is one, before the first message of a run; returns an action if the
@@ -380,6 +371,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         self.runner.phase = ActorPhase::Running;
         let extra = self.extra();
         extra.waiting = None;
+        extra.capacity_wait = None;
         extra.wait = SpanHandle::NONE;
         if let Some(timer) = extra.resume_timer.take() {
             self.local.core().timer_driver.cancel(timer);
@@ -432,18 +424,10 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     fn suspend(&mut self, reason: SuspendReason, resume_on: ResumeCondition) -> ActionResult {
         let is_waiting = match resume_on {
             ResumeCondition::After(delay) => {
-                let due = self.local.core().now() + delay;
-                match self.local.core().timer_driver.insert(due, TimerEvent::Resume(self.cell.clone())) {
-                    Ok(timer) => {
-                        self.extra().resume_timer = Some(timer);
-                        true
-                    }
-                    Err(_) => {
-                        return ActionResult::Continue(NextAction::Fail(ActorError::new(
-                            "no room for another timer",
-                        )));
-                    }
+                if !self.set_resume_timer(delay) {
+                    return ActionResult::Continue(no_room_for_timer());
                 }
+                true
             }
             ResumeCondition::ExternalSignal(key) => {
                 let early = &mut self.extra().early;
@@ -456,12 +440,18 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 is_waiting
             }
             ResumeCondition::WhenCapacityAvailable => match self.capacity_wait.take() {
-                // Too many producers wait for that mailbox already: retry after a delay.
-                Some(register) if !register(&waker::for_cell(self.cell)) => {
-                    let later = ResumeCondition::After(MIDDLEWARE_RETRY);
-                    return ActionResult::Continue(NextAction::suspend(reason, later));
+                Some(mut wait) => {
+                    if !wait.register(&waker::for_cell(self.cell)) {
+                        // Too many producers wait for that mailbox already: retry after a delay.
+                        let later = ResumeCondition::After(MIDDLEWARE_RETRY);
+                        return ActionResult::Continue(NextAction::suspend(reason, later));
+                    }
+                    self.extra().capacity_wait = Some(wait);
+                    if !self.set_resume_timer(self.local.core().config.capacity_wait_max) {
+                        return ActionResult::Continue(no_room_for_timer());
+                    }
+                    true
                 }
-                Some(_) => true,
                 None => false,
             },
         };
@@ -477,6 +467,14 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             self.body.header.awaits.store(1, Ordering::Relaxed);
         }
         ActionResult::Break(self.finish(InvokeResult::Suspended { reason, resume_on }))
+    }
+
+    /// Sets the timer that ends a suspension; returns `false` if the timing wheel is full.
+    fn set_resume_timer(&mut self, delay: Duration) -> bool {
+        let due = self.local.core().now() + delay;
+        let timer = self.local.core().timer_driver.insert(due, TimerEvent::Resume(self.cell.clone())).ok();
+        self.extra().resume_timer = timer;
+        timer.is_some()
     }
 
     /// Returns the state flags to set when the permit is released.
@@ -529,11 +527,14 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
 
     #[cold]
     fn wake_waiters_slow(&mut self) {
-        if self.state().flags_relaxed() & WAITERS != 0 {
-            self.state().lower(WAITERS);
-            self.runner.has_waiters = true;
-        }
-        self.runner.has_waiters = self.body.mailbox.wake_waiters(self.cell.mailbox_options().low_watermark);
+        let low_watermark = self.cell.mailbox_options().low_watermark;
+        let has_waiters = &mut self.runner.has_waiters;
+        clear_then_look::wake_waiters(
+            &self.cell.slot().state,
+            &self.body.mailbox,
+            has_waiters,
+            low_watermark,
+        );
     }
 
     /// Notifies the middleware of the result of a run that it let through.

@@ -72,6 +72,8 @@ mod props;
 mod ready;
 #[cfg(not(loom))]
 mod reply;
+#[cfg(not(loom))]
+mod room_wait;
 #[cfg(all(feature = "patterns", not(loom)))]
 mod router;
 #[cfg(not(loom))]
@@ -132,6 +134,17 @@ pub use {
     spawn_middleware::{SpawnContext, SpawnMiddleware},
     stash::{STASH_MAX, StashFull},
 };
+
+/// Shows in the output of `cargo test` without flags that it leaves tests out.
+#[cfg(all(
+    test,
+    not(loom),
+    not(all(feature = "embassy", feature = "patterns", feature = "test", feature = "tracing"))
+))]
+#[test]
+#[ignore = "left out: the integration tests, examples and unit tests that need more features; \
+            run `cargo test -p evenkeel-actor --all-features`"]
+fn tests_that_need_more_features() {}
 
 /// Runs the README's example as a doc test.
 #[cfg(all(doctest, feature = "tokio"))]

@@ -2,8 +2,8 @@
 //! queue that never rejects a message.
 //!
 //! Limits: the user queue holds at most `capacity - reserve_for_system` messages, including the batch that a
-//! worker has taken but not yet handled. The reserve only lowers the user limit; system messages are not
-//! counted against the capacity. Messages are stored by value; a send allocates nothing once the queue has
+//! worker has taken but not yet handled. The system queue allocates its reserve with the first system message and may
+//! exceed it. Messages are stored by value; a send allocates nothing once the queue has
 //! grown to its working size.
 
 #[cfg(not(loom))]

@@ -54,7 +54,7 @@ const WORKERS: usize = if cfg!(feature = "std") { 2 } else { 1 };
 fn run_scenario(workers: usize, scenario: impl FnOnce(&ReadyQueueScheduler)) {
     let runtime = ThreadRuntime::default();
     let config = ActorSystemConfig {
-        workers: NonZeroUsize::new(workers).unwrap(),
+        workers: NonZeroUsize::new(workers),
         supervision: Supervision::default().with_backoff(Backoff::NONE),
         ..ActorSystemConfig::default()
     };

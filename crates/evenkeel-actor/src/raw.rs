@@ -8,10 +8,13 @@
 #![allow(unsafe_code, reason = "all unsafe code of the crate is in this module")]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic"))]
 
+pub(crate) mod clear_then_look;
 #[cfg(all(not(loom), feature = "std"))]
 pub(crate) mod current;
 #[cfg(all(not(loom), feature = "std"))]
 mod free_list;
+#[cfg(any(loom, feature = "std"))]
+mod lifo_slot;
 #[cfg(all(test, loom))]
 mod loom_models;
 #[cfg(not(loom))]

@@ -106,6 +106,16 @@ impl<'a, T> AskFuture<'a, T> {
         self
     }
 
+    fn ask_error(&self, error: RecvError) -> AskError {
+        match error {
+            // The end of the host ended the actor, the message or the timer.
+            _ if self.target.core().is_host_gone() => AskError::HostGone,
+            RecvError::TimedOut => AskError::TimedOut,
+            RecvError::SenderDropped => AskError::NoReply,
+            RecvError::DeadLettered => AskError::Discarded,
+        }
+    }
+
     #[cfg(feature = "std")]
     fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
         let core = self.target.core();
@@ -164,9 +174,7 @@ impl<T> Future for AskFuture<'_, T> {
         match (self.poll_reply(cx), self.state) {
             (_, State::Rejected(error)) => Poll::Ready(Err(error)),
             (Poll::Ready(Ok(reply)), _) => Poll::Ready(Ok(reply)),
-            (Poll::Ready(Err(RecvError::TimedOut)), _) => Poll::Ready(Err(AskError::TimedOut)),
-            (Poll::Ready(Err(RecvError::SenderDropped)), _) => Poll::Ready(Err(AskError::NoReply)),
-            (Poll::Ready(Err(RecvError::DeadLettered)), _) => Poll::Ready(Err(AskError::Discarded)),
+            (Poll::Ready(Err(error)), _) => Poll::Ready(Err(self.ask_error(error))),
             (Poll::Pending, State::Waiting { due }) => {
                 let now = self.target.core().now();
                 if due <= now {
@@ -201,6 +209,9 @@ pub enum AskError {
     /// The actor has terminated or no longer accepts messages.
     #[error("actor no longer accepts messages")]
     Closed,
+    /// The host runtime was dropped before the actor system.
+    #[error("the runtime of the actor system was dropped")]
+    HostGone,
     /// The deadline passed.
     #[error("no reply before the deadline")]
     TimedOut,

@@ -146,7 +146,7 @@ impl<M: Send + 'static> Router<M> {
         let (message, reason) = match self.try_tell(message) {
             Ok(_) => return,
             Err(SendError::Full(message)) => (message, DeadLetterReason::Full),
-            Err(SendError::Closed(message)) => (message, core.closed_reason()),
+            Err(SendError::Closed(message) | SendError::HostGone(message)) => (message, core.closed_reason()),
         };
         core.dead_letter(self.pool.cell(), message, reason);
     }
@@ -164,10 +164,13 @@ impl<M: Send + 'static> Router<M> {
                     any_full = true;
                     message
                 }
-                Err(SendError::Closed(message)) => message,
+                Err(SendError::Closed(message) | SendError::HostGone(message)) => message,
             };
         }
-        Err(if any_full { SendError::Full(message) } else { SendError::Closed(message) })
+        if any_full {
+            return Err(SendError::Full(message));
+        }
+        Err(SendError::closed(self.pool.cell().core(), message))
     }
 
     /// Asks a routee; see [`ActorRef::ask`].

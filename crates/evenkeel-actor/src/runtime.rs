@@ -14,7 +14,7 @@ pub use block::block_on;
 
 use alloc::boxed::Box;
 use core::future::{Future, poll_fn};
-use core::num::NonZeroU32;
+use core::num::{NonZeroU32, NonZeroUsize};
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
@@ -36,6 +36,16 @@ pub trait RuntimeHandle: Send + Sync + 'static {
 
     /// Yields to the host's other tasks and its I/O.
     fn yield_now(&self) -> TaskFuture;
+
+    /// Reports whether [`sleep_until`](Self::sleep_until) works; a system does not start without it.
+    fn has_timer(&self) -> bool {
+        true
+    }
+
+    /// Returns the number of workers of a system whose configuration does not set one.
+    fn workers_default(&self) -> NonZeroUsize {
+        NonZeroUsize::MIN
+    }
 
     /// Lets another thread run a task that the worker has just woken.
     ///

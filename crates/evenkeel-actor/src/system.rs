@@ -19,7 +19,7 @@ use crate::cell::{ActorCell, CellRef, MailboxRegistry};
 use crate::coordinator::ReadyQueueCoordinator;
 use crate::dead_letter_scope::while_dead_lettering;
 use crate::dead_letters::{DeadLetter, DeadLetterReason, DeadLetters};
-use crate::executor::Lifecycle;
+use crate::executor::{Lifecycle, run_remaining};
 use crate::guardian::{ActorError, Supervision};
 use crate::mailbox::MailboxOptions;
 #[cfg(feature = "patterns")]
@@ -51,6 +51,10 @@ pub(crate) struct Core {
     spawn_chain: SpawnChain,
     dead_letters: Lock<DeadLetters>,
     lifecycle: AtomicU32,
+    /// Number of worker tasks that the host runtime has not dropped.
+    pub(crate) worker_tasks: AtomicU32,
+    /// Nonzero once the host runtime has dropped the timer task or the last worker of the running system.
+    host_gone: AtomicU32,
 }
 
 impl Core {
@@ -70,6 +74,16 @@ impl Core {
     /// Advances the lifecycle; never moves back.
     pub(crate) fn advance(&self, to: Lifecycle) {
         self.lifecycle.fetch_max(to as u32, Ordering::SeqCst);
+    }
+
+    /// Records that the host runtime was dropped before the system: nothing runs the actors any more.
+    pub(crate) fn record_host_gone(&self) {
+        self.host_gone.store(1, Ordering::SeqCst);
+        self.advance(Lifecycle::Stopped);
+    }
+
+    pub(crate) fn is_host_gone(&self) -> bool {
+        self.host_gone.load(Ordering::SeqCst) != 0
     }
 
     /// Reports whether workers should exit: the system has stopped and no actor is left.
@@ -187,6 +201,9 @@ impl Core {
         // Shutdown may have iterated over the cells before this one existed.
         spawned.cell().occupant().body.close();
         spawned.stop(mode);
+        if this.is_host_gone() {
+            run_remaining(this);
+        }
         Ok(spawned)
     }
 
@@ -199,8 +216,14 @@ impl Core {
     pub(crate) fn closed_reason(&self) -> DeadLetterReason {
         match self.lifecycle() {
             Lifecycle::Running => DeadLetterReason::Closed,
+            _ if self.is_host_gone() => DeadLetterReason::HostGone,
             Lifecycle::Stopping | Lifecycle::Draining | Lifecycle::Stopped => DeadLetterReason::Refused,
         }
+    }
+
+    /// Returns the dead-letter reason for a message that is queued when its actor stops.
+    pub(crate) fn stopped_reason(&self) -> DeadLetterReason {
+        if self.is_host_gone() { DeadLetterReason::HostGone } else { DeadLetterReason::Stopped }
     }
 
     /// Drops the stored dead letters and stores no more, once nothing can read them.

@@ -4,6 +4,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::task::Wake;
+use alloc::vec::Vec;
 use core::num::NonZeroUsize;
 use core::task::Waker;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,16 +21,25 @@ use crate::*;
 /// A system that runs nothing by itself.
 pub(crate) struct Rig {
     pub(crate) system: ReadyQueueScheduler,
+    runtime: IdleRuntime,
+}
+
+impl Drop for Rig {
+    /// Ends the system, which the tasks of its runtime reference.
+    fn drop(&mut self) {
+        self.runtime.drop_tasks();
+    }
 }
 
 impl Rig {
     pub(crate) fn new(workers: usize) -> Self {
         let config = ActorSystemConfig {
-            workers: NonZeroUsize::new(workers).unwrap(),
+            workers: NonZeroUsize::new(workers),
             supervision: Supervision::default().with_backoff(Backoff::NONE),
             ..ActorSystemConfig::default()
         };
-        Self { system: ActorSystemRunner::new(config).start(IdleRuntime).unwrap() }
+        let runtime = IdleRuntime::default();
+        Self { system: ActorSystemRunner::new(config).start(runtime.clone()).unwrap(), runtime }
     }
 
     pub(crate) fn core(&self) -> &SharedArc<Core> {
@@ -49,12 +59,20 @@ impl Rig {
     }
 }
 
-/// A runtime that drops every task and whose clock stands still.
-pub(crate) struct IdleRuntime;
+/// A runtime that polls no task and whose clock stands still.
+#[derive(Clone, Default)]
+pub(crate) struct IdleRuntime(Arc<std::sync::Mutex<Vec<TaskFuture>>>);
+
+impl IdleRuntime {
+    pub(crate) fn drop_tasks(&self) {
+        let tasks = core::mem::take(&mut *self.0.lock().unwrap());
+        drop(tasks);
+    }
+}
 
 impl RuntimeHandle for IdleRuntime {
     fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
-        drop(task);
+        self.0.lock().unwrap().push(task);
         Ok(())
     }
 

@@ -10,9 +10,10 @@ use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
 
+use crate::executor::{HostTask, HostTaskKind};
 use crate::mailbox::SystemMessage;
-use crate::raw::oneshot::DeadlineHandle;
-use crate::runtime::TaskFuture;
+use crate::raw::oneshot::{self, DeadlineHandle};
+use crate::runtime::{TaskFuture, wait_with};
 use crate::sync::{Arc, AtomicU32, Lock, Ordering};
 use crate::system::Core;
 use crate::timer::{TimerEntry, TimerEvent};
@@ -100,6 +101,14 @@ impl TimerDriver {
         }
     }
 
+    /// Waits for `duration`, or until the driver stops; may be awaited on any thread.
+    pub(crate) async fn sleep(&self, duration: Duration) {
+        // The sender is kept, so that only the deadline ends the wait.
+        let (_sender, mut receiver) = oneshot::channel::<()>();
+        self.watch_deadline(receiver.deadline(), duration);
+        wait_with(|cx| receiver.poll_recv(cx.waker(), || cx.waker().clone()).map(drop)).await;
+    }
+
     /// Watches the deadline of an ask from outside all workers.
     pub(crate) fn watch_deadline(&self, ask: DeadlineHandle, timeout: Duration) {
         let rejected = self.pending_asks.with(|pending_asks| match pending_asks {
@@ -153,7 +162,7 @@ impl TimerDriver {
     /// Stops the driver: times out every pending ask, drops all other timers, and rejects new ones.
     ///
     /// Entries left in the wheel would reference cells, and through them the system that contains the wheel.
-    fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut remaining = Vec::new();
         self.timers.with(|timers| {
             timers.status = DriverStatus::Stopped;
@@ -170,9 +179,9 @@ impl TimerDriver {
 
 /// Drives the timing wheel until the system has stopped.
 pub(crate) fn drive(core: Arc<Core>) -> impl Future<Output = ()> {
-    let guard = DriverGuard(core);
+    let guard = DriverGuard { core: core.clone(), task: Some(HostTask::new(core, HostTaskKind::Timer)) };
     async move {
-        let core = &*guard.0;
+        let core = &*guard.core;
         let mut turns = alloc::vec![0; core.config.workers_max.get()];
         while !core.is_finished() {
             for (due, event) in core.timer_driver.due(core.now()) {
@@ -188,12 +197,17 @@ pub(crate) fn drive(core: Arc<Core>) -> impl Future<Output = ()> {
     }
 }
 
-/// Closes the driver when its task ends or the host runtime drops it.
-struct DriverGuard(Arc<Core>);
+/// Closes the driver when its task ends; a host that drops the task ends the whole system.
+struct DriverGuard {
+    core: Arc<Core>,
+    task: Option<HostTask>,
+}
 
 impl Drop for DriverGuard {
     fn drop(&mut self) {
-        self.0.timer_driver.close();
+        // First, so that the asks that time out below are reported as ended by the host.
+        drop(self.task.take());
+        self.core.timer_driver.close();
     }
 }
 
@@ -259,4 +273,25 @@ fn fire(due: Instant, event: TimerEvent) {
 /// Returns the microseconds since the origin, wrapping after about 71 minutes, and never zero.
 pub(crate) fn coarse_us(now: Instant) -> u32 {
     ((now.as_nanos() / 1_000) as u32).max(1)
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use core::pin::pin;
+
+    use super::*;
+    use crate::test_rig::{Rig, WakeCounter};
+
+    #[test]
+    fn a_worker_that_still_yields_at_the_second_check_is_woken() {
+        let rig = Rig::new(2);
+        let (wakes, waker) = WakeCounter::new();
+        rig.core().coordinator.idle.begin_yield(0, &waker);
+        let mut driver = pin!(drive(rig.core().clone()));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(driver.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(wakes.count(), 0, "the host may be about to poll the worker");
+        assert!(driver.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(wakes.count(), 1);
+    }
 }

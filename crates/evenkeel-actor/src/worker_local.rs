@@ -380,6 +380,7 @@ mod tests {
 
     use super::*;
     use crate::runtime::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
+    use crate::test_rig::{IdleRuntime, SumMsg};
     use crate::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 
     /// A host whose clock and threads are controlled by the test.
@@ -391,12 +392,19 @@ mod tests {
         micros: AtomicU64,
         has_room: AtomicBool,
         nudges: AtomicU32,
+        tasks: IdleRuntime,
+    }
+
+    impl Drop for Host {
+        /// Drops the tasks, which reference this host, with the test's handle of it.
+        fn drop(&mut self) {
+            self.0.tasks.drop_tasks();
+        }
     }
 
     impl RuntimeHandle for Host {
         fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
-            drop(task);
-            Ok(())
+            self.0.tasks.spawn(task)
         }
 
         fn now(&self) -> Instant {
@@ -450,6 +458,36 @@ mod tests {
         let roomy = slice_us(&host, &local, || ());
         assert!((2_000..2_400).contains(&roomy), "{roomy} µs");
         assert_eq!(host.0.nudges.load(Ordering::Relaxed), 1, "the host is nudged once");
+    }
+
+    #[test]
+    fn an_inline_run_keeps_the_deadline_of_the_asking_future() {
+        let host = Host::default();
+        let (system, local) = worker(&host);
+        local.units_per_read.set(INLINE_BATCH_MIN);
+        local.begin_run();
+        let (_wakes, waker) = crate::test_rig::WakeCounter::new();
+        let due = Instant::from_millis(7);
+        crate::raw::current::enter(&local, || {
+            local.begin_poll(&waker, None);
+            assert!(local.watch_own_deadline(&waker, due));
+            let asked = system.spawn(&crate::Props::new(crate::test_rig::Sum::default).build()).unwrap();
+            // The asked cell awaits an ask of its own, which has a deadline too.
+            let inner = asked.clone();
+            asked.tell(SumMsg::Await(Box::pin(async move {
+                let _timed_out = inner.ask(SumMsg::Read).within(Duration::from_millis(3)).await;
+                SumMsg::Add(1)
+            })));
+            local.run_asked_inline(&waker);
+            assert_eq!(asked.state(), crate::ActorState::Suspended, "the asked cell must have run");
+            let deadline = local.end_poll().0;
+            assert_eq!(deadline, Some(due));
+            drop(system);
+            // Terminates the cell, whose future references it.
+            while let Some(permit) = local.core().coordinator.queues.next(&local.queue) {
+                local.core().coordinator.run_and_requeue(&local, permit);
+            }
+        });
     }
 
     #[test]

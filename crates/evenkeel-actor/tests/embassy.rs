@@ -11,14 +11,18 @@ use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, mpsc};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
 use embassy_executor::{Executor, SendSpawner};
 use evenkeel_actor::runtime::embassy::{EmbassyRuntime, TASKS_MAX};
-use evenkeel_actor::runtime::{RuntimeHandle, RuntimeSpawnError};
-use evenkeel_actor::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
+use evenkeel_actor::runtime::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
+use evenkeel_actor::{
+    Actor, ActorSystemConfig, ActorSystemRunner, Context as ActorContext, Flow, HandlerResult, Props,
+    ReadyQueueScheduler,
+};
+use evenkeel_policy::time::Instant;
 
 runtime_cases::test_every_case!(on_embassy);
 
@@ -60,6 +64,32 @@ fn a_second_worker_needs_std() {
         let workers = if cfg!(feature = "std") { 2 } else { 1 };
         assert_eq!(system.workers().get(), workers);
     });
+}
+
+/// The worker reads the clock between its last empty look and its sleep, so an interrupt at every clock read includes one
+/// after which a worker that does not look again would sleep with a message in its queue.
+#[test]
+fn a_worker_about_to_sleep_sees_a_message_from_an_interrupt() {
+    let fired = (0..100).take_while(|clock_reads| interrupt_after(*clock_reads)).count();
+    assert!((1..100).contains(&fired), "{fired}");
+}
+
+/// Sends a message from an interrupt after `clock_reads` clock reads of a worker without work; returns whether the
+/// worker read the clock so often.
+fn interrupt_after(clock_reads: u32) -> bool {
+    let host = PolledHost::default();
+    let config = ActorSystemConfig::with_workers(NonZeroUsize::MIN);
+    let system = ActorSystemRunner::new(config).start(host.clone()).unwrap();
+    let actor = system.spawn(&Props::new(|| Inbox).build()).unwrap();
+    let late = actor.clone();
+    *host.0.interrupt.lock().unwrap() = Some((clock_reads, Box::new(move || late.tell(()))));
+    host.poll_worker();
+    let fired = host.0.interrupt.lock().unwrap().take().is_none();
+    assert_eq!(actor.depth(), 0, "the message is handled in the same poll ({clock_reads} clock reads)");
+    system.force_stop();
+    host.poll_worker();
+    host.0.tasks.lock().unwrap().clear();
+    fired
 }
 
 #[test]
@@ -126,4 +156,65 @@ async fn catch_panic(work: impl Future<Output = ()>) -> CaseResult {
         Err(panic) => Poll::Ready(Err(panic)),
     });
     poll.await
+}
+
+/// Handles messages without effect.
+struct Inbox;
+
+impl Actor for Inbox {
+    type Msg = ();
+
+    fn receive(&mut self, _message: (), _ctx: &mut ActorContext<'_, Self>) -> HandlerResult<()> {
+        Ok(Flow::Continue)
+    }
+}
+
+type Interrupt = Box<dyn FnOnce() + Send>;
+
+/// A host that polls the worker only when the test says so, and is interrupted while it reads the clock.
+#[derive(Clone, Default)]
+struct PolledHost(Arc<PolledTasks>);
+
+#[derive(Default)]
+struct PolledTasks {
+    /// The worker and the timer task, in this order.
+    tasks: Mutex<Vec<TaskFuture>>,
+    /// The next interrupt, and the number of clock reads before it.
+    interrupt: Mutex<Option<(u32, Interrupt)>>,
+}
+
+impl PolledHost {
+    fn poll_worker(&self) {
+        let mut worker = self.0.tasks.lock().unwrap().remove(0);
+        let _polled = worker.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        self.0.tasks.lock().unwrap().insert(0, worker);
+    }
+}
+
+impl RuntimeHandle for PolledHost {
+    fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
+        self.0.tasks.lock().unwrap().push(task);
+        Ok(())
+    }
+
+    fn now(&self) -> Instant {
+        let mut interrupt = self.0.interrupt.lock().unwrap();
+        match interrupt.take() {
+            Some((0, send)) => {
+                drop(interrupt);
+                send();
+            }
+            Some((left, send)) => *interrupt = Some((left - 1, send)),
+            None => {}
+        }
+        Instant::ORIGIN
+    }
+
+    fn sleep_until(&self, _at: Instant) -> TaskFuture {
+        Box::pin(std::future::pending())
+    }
+
+    fn yield_now(&self) -> TaskFuture {
+        Box::pin(std::future::ready(()))
+    }
 }

@@ -386,16 +386,18 @@ struct CoordinatorRig {
     /// Run permits that a test has finished with.
     finished: RefCell<Vec<RunPermit>>,
     system: ReadyQueueScheduler,
+    runtime: IdleRuntime,
 }
 
 impl CoordinatorRig {
     fn new(workers: usize) -> Self {
         let config = ActorSystemConfig::with_workers(NonZeroUsize::new(workers + 1).unwrap());
-        let system = ActorSystemRunner::new(config).start(IdleRuntime).unwrap();
+        let runtime = IdleRuntime::default();
+        let system = ActorSystemRunner::new(config).start(runtime.clone()).unwrap();
         let core = system.core();
         let claim = |id| WorkerLocal::new(core.clone(), id, core.coordinator.queues.claim(id).unwrap());
         let locals = (0..=workers).map(claim).collect();
-        Self { locals, actors: RefCell::default(), finished: RefCell::default(), system }
+        Self { locals, actors: RefCell::default(), finished: RefCell::default(), system, runtime }
     }
 
     fn core(&self) -> &Core {
@@ -484,7 +486,7 @@ impl CoordinatorRig {
 }
 
 impl Drop for CoordinatorRig {
-    /// Terminates every cell, so that no run permit is lost.
+    /// Terminates every cell, so that no run permit is lost, and drops the tasks, which reference the system.
     fn drop(&mut self) {
         self.system.force_stop();
         for local in &self.locals {
@@ -497,6 +499,7 @@ impl Drop for CoordinatorRig {
                 }
             }
         }
+        self.runtime.drop_tasks();
         assert!(std::thread::panicking() || self.system.alive() == 0);
     }
 }

@@ -5,6 +5,7 @@ use core::time::Duration;
 use super::WorkerExecutor;
 use crate::raw::state::{DEAD, SCHEDULED, USER};
 use crate::stop::StopMode;
+use crate::system::Core;
 
 /// Interval at which a shutdown checks whether it is done.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -36,7 +37,7 @@ impl Lifecycle {
 /// Result of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShutdownReport {
-    /// Set if every accepted message was handled in time.
+    /// Set if every accepted message was handled in time; never set if the host runtime was dropped.
     pub drained: bool,
     /// Number of actors that did not terminate in time because their handlers did not return.
     pub abandoned: u64,
@@ -47,10 +48,10 @@ impl WorkerExecutor {
         let core = self.core();
         let deadline = core.now() + timeout;
         core.advance(Lifecycle::Stopping);
-        self.close_mailboxes();
-        let drained = self.wait_until(deadline, || self.is_idle()).await;
+        core.close_mailboxes();
+        let drained = self.wait_until(deadline, || core.is_idle()).await;
         core.advance(Lifecycle::Draining);
-        self.stop_actors();
+        core.stop_actors();
         // The actors get the same timeout again to terminate; only running handlers take time.
         self.wait_until(deadline + timeout, || core.hub.alive() == 0).await;
         let abandoned = core.hub.alive();
@@ -60,8 +61,8 @@ impl WorkerExecutor {
 
     pub(crate) fn force_stop(&self) {
         self.core().advance(Lifecycle::Stopped);
-        self.close_mailboxes();
-        self.stop_actors();
+        self.core().close_mailboxes();
+        self.core().stop_actors();
         self.end_workers();
     }
 
@@ -71,37 +72,42 @@ impl WorkerExecutor {
         self.core().wake_all_for_shutdown();
     }
 
-    fn close_mailboxes(&self) {
-        self.core().slab.iter().for_each(|cell| cell.occupant().body.close());
+    /// Waits until `done` returns `true`; returns `false` at the deadline, or once the host is gone.
+    async fn wait_until(&self, deadline: evenkeel_policy::time::Instant, done: impl Fn() -> bool) -> bool {
+        let core = self.core();
+        while !core.is_host_gone() {
+            if done() {
+                return true;
+            }
+            if deadline <= core.now() {
+                return false;
+            }
+            core.timer_driver.sleep(POLL_INTERVAL).await;
+        }
+        false
+    }
+}
+
+impl Core {
+    pub(super) fn close_mailboxes(&self) {
+        self.slab.iter().for_each(|cell| cell.occupant().body.close());
     }
 
     /// Stops the actors without a parent; the others stop with their parents.
-    fn stop_actors(&self) {
-        for cell in self.core().slab.iter().filter(|cell| cell.header().parent.is_none()) {
+    pub(super) fn stop_actors(&self) {
+        for cell in self.slab.iter().filter(|cell| cell.header().parent.is_none()) {
             cell.stop(StopMode::Now);
         }
     }
 
     /// Reports whether no actor runs, awaits a future, or has queued or stashed messages.
     fn is_idle(&self) -> bool {
-        self.core().slab.iter().all(|cell| {
+        self.slab.iter().all(|cell| {
             let flags = cell.slot().state.flags();
             // A sender may have queued a message without having raised the flag yet.
             let has_pending =
                 || cell.is_awaiting() || cell.has_stashed() || cell.occupant().body.stats().depth != 0;
             flags & DEAD != 0 || (flags & (SCHEDULED | USER) == 0 && !has_pending())
         })
-    }
-
-    async fn wait_until(&self, deadline: evenkeel_policy::time::Instant, done: impl Fn() -> bool) -> bool {
-        let core = self.core();
-        while !done() {
-            let now = core.now();
-            if deadline <= now {
-                return false;
-            }
-            core.runtime.sleep_until(now + POLL_INTERVAL).await;
-        }
-        true
     }
 }

@@ -71,6 +71,14 @@ impl Worker {
         polled
     }
 
+    /// Runs cells although the worker may not be wanted; for the end of a system without its host.
+    pub(super) fn run_ready(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
+        let polled = self.run_on_thread(cx);
+        self.local.begin_slice();
+        self.local.end_slice();
+        polled
+    }
+
     /// Yields to the host's other tasks.
     pub(super) fn yield_to_host(&self) -> impl Future<Output = ()> {
         let core = self.local.core();
@@ -101,14 +109,12 @@ impl Worker {
             return Poll::Ready(());
         }
         self.slice.state = State::Parked;
+        self.park();
         let polled = core.coordinator.poll_wait_signal(&self.local, cx);
-        match polled {
-            Poll::Pending => self.park(),
-            Poll::Ready(()) => {
-                // The timer driver may have found all workers parked in between.
-                core.timer_driver.wake_if_sleeping();
-                self.slice.state = State::Searching;
-            }
+        if polled.is_ready() {
+            // The timer driver may have found all workers parked in between.
+            core.timer_driver.wake_if_sleeping();
+            self.slice.state = State::Searching;
         }
         polled
     }

@@ -1,10 +1,11 @@
 //! Number of workers, which can change while the system runs.
 
 use alloc::boxed::Box;
+use core::future::Future;
 use core::num::NonZeroUsize;
 
 use super::slice::{SliceEnd, Worker};
-use super::{Lifecycle, WorkerExecutor};
+use super::{HostTask, HostTaskKind, Lifecycle, WorkerExecutor};
 use crate::runtime::{RuntimeSpawnError, wait_with};
 use crate::sync::Arc;
 use crate::system::Core;
@@ -64,17 +65,22 @@ pub(super) fn fill_worker_slots(core: &Arc<Core>) -> Result<(), SpawnShortfall> 
 /// Runs the worker of one slot for as long as it is wanted.
 ///
 /// A worker that is wanted again while it exits claims its slot back, unless another has.
-async fn run_slot(core: Arc<Core>, slot: usize) {
-    while let Some(worker) = Worker::claim(&core, slot) {
-        run_worker(worker).await;
-        if core.is_finished() {
-            // The last actor may have terminated while the others were parked.
-            core.wake_all_for_shutdown();
-            return;
+fn run_slot(core: Arc<Core>, slot: usize) -> impl Future<Output = ()> {
+    let task = HostTask::new(core, HostTaskKind::Worker);
+    async move {
+        let core = task.core();
+        while let Some(worker) = Worker::claim(core, slot) {
+            run_worker(worker).await;
+            if core.is_finished() {
+                // The last actor may have terminated while the others were parked.
+                core.wake_all_for_shutdown();
+                break;
+            }
+            if !core.coordinator.queues.worker_slots.is_wanted(slot) {
+                break;
+            }
         }
-        if !core.coordinator.queues.worker_slots.is_wanted(slot) {
-            return;
-        }
+        task.finish();
     }
 }
 

@@ -20,12 +20,20 @@ pub enum OverflowReason {
     Rejected,
     /// The message was dead-lettered.
     DeadLetter,
+    /// The sender, an actor, was suspended for capacity and resumed at the limit of the wait.
+    WaitTimedOut,
 }
 
 impl OverflowReason {
     /// Every reason, in reporting order.
-    pub const ALL: [Self; 5] =
-        [Self::DroppedOldest, Self::DroppedNewest, Self::Blocked, Self::Rejected, Self::DeadLetter];
+    pub const ALL: [Self; 6] = [
+        Self::DroppedOldest,
+        Self::DroppedNewest,
+        Self::Blocked,
+        Self::Rejected,
+        Self::DeadLetter,
+        Self::WaitTimedOut,
+    ];
 
     /// Returns the metric label.
     pub const fn as_label(self) -> &'static str {
@@ -35,6 +43,7 @@ impl OverflowReason {
             Self::Blocked => "blocked",
             Self::Rejected => "rejected",
             Self::DeadLetter => "dead_letter",
+            Self::WaitTimedOut => "wait_timed_out",
         }
     }
 }
@@ -189,6 +198,6 @@ mod tests {
         for (times, reason) in OverflowReason::ALL.into_iter().enumerate() {
             (0..=times).for_each(|_| kind.add_overflow(reason));
         }
-        assert_eq!(OverflowReason::ALL.map(|reason| kind.overflow(reason)), [1, 2, 3, 4, 5]);
+        assert_eq!(OverflowReason::ALL.map(|reason| kind.overflow(reason)), [1, 2, 3, 4, 5, 6]);
     }
 }

@@ -1,6 +1,10 @@
 //! Handling of system messages, between two user messages.
 
-use super::{ActorCellInvoker, NextAction};
+use core::task::Waker;
+
+use evenkeel_policy::time::Instant;
+
+use super::{ActorCellInvoker, NextAction, no_room_for_timer};
 use crate::actor::{Actor, Flow, Signal};
 use crate::cell::{ActorPhase, CellRef};
 use crate::guardian::ActorError;
@@ -10,11 +14,11 @@ use crate::guardian::{
 use crate::ignore_panic::wake_all;
 use crate::invoke::{ResumeCondition, SignalKey};
 use crate::mailbox::{EARLY_SIGNALS_MAX, SystemMessage};
+use crate::raw::clear_then_look;
 use crate::raw::state::{CLOSED, SUSPENDED, SYSTEM, WAITERS, WOKEN};
 use crate::stop::{StopMode, Termination};
 use crate::timer::{Repeat, TimerEvent, TimerId, next_due};
 use crate::trace::SpanHandle;
-use evenkeel_policy::time::Instant;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Processes everything except user messages; `None` to continue with user messages.
@@ -26,23 +30,18 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             self.wake_waiters();
         }
         if flags & SYSTEM != 0 {
-            self.state().lower(SYSTEM);
-            while let Some(message) = self.body.mailbox.pop_system() {
-                if let Some(action) = self.on_system_message(message) {
-                    // More messages may be queued, and their flag is already cleared.
-                    self.state().set(SYSTEM);
-                    return Some(action);
-                }
+            let state = self.state();
+            let mailbox = &self.body.mailbox;
+            let action =
+                clear_then_look::process_system(state, mailbox, |message| self.on_system_message(message));
+            if action.is_some() {
+                return action;
             }
         }
         if flags & WOKEN != 0 {
-            if let Some(waker) = self.cell.take_wake()
-                && let Some(extra) = &mut self.runner.extra
-            {
-                extra.spare = Some(waker);
-            }
-            if let Some(action) = self.on_waker() {
-                return Some(action);
+            let action = self.cell.process_wake(|waker| self.on_wake(waker));
+            if action.is_some() {
+                return action;
             }
         }
         #[cfg(feature = "patterns")]
@@ -59,6 +58,16 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 Some(NextAction::Idle)
             }
         }
+    }
+
+    /// Handles a wake-up, keeping the waker that it transferred for the next wait.
+    fn on_wake(&mut self, waker: Option<Waker>) -> Option<NextAction> {
+        if let Some(waker) = waker
+            && let Some(extra) = &mut self.runner.extra
+        {
+            extra.spare = Some(waker);
+        }
+        self.on_waker()
     }
 
     /// Handles a wake-up by a future or by a mailbox that was full.
@@ -185,15 +194,18 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         None
     }
 
-    /// Ends a suspension or a restart backoff.
+    /// Ends a suspension, also one for capacity that reached its limit, or a restart backoff.
     fn on_resume(&mut self, due: Instant) -> Option<NextAction> {
         // A timer that fired although its wait had already ended must not end another wait.
         self.extra().resume_timer.take_if(|timer| timer.due == due)?;
         match self.runner.phase {
             ActorPhase::Failed => self.restart(),
             ActorPhase::Waiting => {
+                // Only a wait for capacity has a place; its timer is the limit of the wait.
+                let capacity_wait = self.extra().capacity_wait.take();
                 self.resume();
-                None
+                capacity_wait?.count_timeout();
+                self.deliver_signal(Signal::CapacityTimeout)
             }
             ActorPhase::New | ActorPhase::Running | ActorPhase::Restarting | ActorPhase::Stopping => None,
         }
@@ -219,7 +231,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let next = if is_idle { now + timeout.timeout } else { timeout.since + timeout.timeout };
         match core.timer_driver.insert(next, TimerEvent::ReceiveTimeout(self.cell.clone())) {
             Ok(entry) => timeout.entry = entry,
-            Err(_) => return Some(NextAction::Fail(ActorError::new("no room for another timer"))),
+            Err(_) => return Some(no_room_for_timer()),
         }
         if is_idle { self.deliver_signal(Signal::ReceiveTimeout) } else { None }
     }
@@ -240,7 +252,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                     .insert(next_due(due, interval, now), TimerEvent::Timer { cell: cell.clone(), id });
                 match again {
                     Ok(entry) => extra.timers[index].entry = entry,
-                    Err(_) => return Some(NextAction::Fail(ActorError::new("no room for another timer"))),
+                    Err(_) => return Some(no_room_for_timer()),
                 }
             }
         }

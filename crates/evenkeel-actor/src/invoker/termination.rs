@@ -36,7 +36,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         drop(catch_panic(|| self.runner.actor = None));
         #[cfg(feature = "patterns")]
         self.dead_letter_stash(DeadLetterReason::Stashed);
-        self.dead_letter_queued(DeadLetterReason::Stopped);
+        self.dead_letter_queued(self.local.core().stopped_reason());
         self.unregister_mailbox();
         self.permit = PermitState::ENDED;
         result
@@ -72,9 +72,10 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         drop(catch_panic(|| drop(middleware)));
     }
 
-    /// Drops the awaited future; its drop is user code and may panic.
+    /// Ends a wait for capacity and drops the awaited future; its drop is user code and may panic.
     pub(super) fn drop_future(&mut self) {
         let extra = self.extra();
+        extra.capacity_wait = None;
         let future = extra.future.take();
         let trace = core::mem::take(&mut extra.trace);
         drop(catch_panic(|| trace.within(|| drop(future))));

@@ -39,8 +39,8 @@ pub struct MailboxOptions {
     pub capacity: NonZeroUsize,
     /// Overflow strategy of the user queue.
     pub overflow: OverflowStrategy,
-    /// Part of the capacity that user messages may not use. System messages are not counted, so they may also exceed
-    /// it.
+    /// Part of the capacity that user messages may not use. Memory for so many system messages is allocated with the
+    /// first one; they are never rejected, so they may exceed it.
     pub reserve_for_system: usize,
     /// High watermark: depth at which [`ActorRef::is_above_high_watermark`](crate::ActorRef::is_above_high_watermark)
     /// turns true.
@@ -53,15 +53,15 @@ pub struct MailboxOptions {
 }
 
 impl MailboxOptions {
-    /// Capacity of a mailbox without explicit options.
+    /// User capacity of a mailbox without explicit options.
     pub const DEFAULT_CAPACITY: NonZeroUsize = NonZeroUsize::new(1024).expect("1024 is not zero");
 
-    /// Creates options with this capacity, of which 16 messages (a quarter if the capacity is below 64) are reserved
-    /// for the system: the user queue holds at most the rest.
-    pub const fn bounded(capacity: NonZeroUsize) -> Self {
-        let quarter = capacity.get() / 4;
+    /// Creates options for `user_capacity` user messages, and reserves a quarter of it for the system, at most 16, on top.
+    pub const fn bounded(user_capacity: NonZeroUsize) -> Self {
+        let quarter = user_capacity.get() / 4;
         let reserved = if quarter < 16 { quarter } else { 16 };
-        let user_capacity = capacity.get() - reserved;
+        let capacity = user_capacity.saturating_add(reserved);
+        let user_capacity = user_capacity.get();
         Self {
             capacity,
             overflow: OverflowStrategy::Reject,

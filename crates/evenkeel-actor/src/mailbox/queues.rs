@@ -10,7 +10,7 @@
 //! ([`MailboxQueues::push_system_by`]). Adding a child, a watch or a timer reserves its queue capacity.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::mem;
 use core::task::Waker;
@@ -53,6 +53,8 @@ struct Shared<M, S> {
     /// sender seldom reads the permit holder's memory. Zero once closed.
     room: u32,
     capacity: u32,
+    /// Length of the system queue for which memory is allocated with its first use.
+    system_reserve: u32,
     enqueued: u64,
     /// State that most mailboxes never need.
     cold: Option<Box<Cold<S>>>,
@@ -62,7 +64,9 @@ struct Shared<M, S> {
 
 #[derive(Debug)]
 struct Cold<S> {
-    waiters: Vec<Waker>,
+    /// By the place of each: places are numbered in the order in which the waits begin.
+    waiters: BTreeMap<u64, Waker>,
+    next_place: u64,
     system: VecDeque<S>,
     system_enqueued: u64,
     /// The key of the signal that the actor waits for, or waited for last.
@@ -96,6 +100,7 @@ impl<M, S> MailboxQueues<M, S> {
                 queue: VecDeque::new(),
                 room: capacity,
                 capacity,
+                system_reserve: count(options.reserve_for_system),
                 enqueued: 0,
                 cold: None,
                 intake: Intake::Open,
@@ -159,21 +164,6 @@ impl<M, S> MailboxQueues<M, S> {
             shared.enqueued += 1;
             PushResult::Displaced(oldest)
         })
-    }
-
-    /// Appends a message, or registers `waker` to be woken when there is capacity; `Err` if too many
-    /// producers wait.
-    pub(crate) fn push_or_wait(
-        &self,
-        message: M,
-        waker: &Waker,
-        state: &CellState,
-    ) -> Result<PushResult<M>, M> {
-        match self.push(message) {
-            PushResult::Full(message) if self.wait_for_room(waker, state) => Ok(PushResult::Full(message)),
-            PushResult::Full(message) => Err(message),
-            pushed => Ok(pushed),
-        }
     }
 
     /// Pops the oldest message and moves the others into the empty private half. Only the permit holder may call
@@ -243,13 +233,14 @@ impl<M, S> MailboxQueues<M, S> {
     /// Rejects user messages from now on; queued ones stay. Returns the wakers of producers waiting for
     /// capacity.
     pub(crate) fn close(&self) -> Vec<Waker> {
-        self.shared.with(|shared| {
+        let waiters = self.shared.with(|shared| {
             if shared.intake == Intake::Open {
                 shared.intake = Intake::Closed;
                 shared.room = 0;
             }
             shared.cold.as_deref_mut().map(|cold| mem::take(&mut cold.waiters)).unwrap_or_default()
-        })
+        });
+        waiters.into_values().collect()
     }
 
     /// Removes all messages from the shared half.
@@ -257,12 +248,15 @@ impl<M, S> MailboxQueues<M, S> {
         self.shared.with(|shared| mem::take(&mut shared.queue))
     }
 
-    /// Registers `waker` to be woken when there is capacity; returns `false` if too many producers wait.
+    /// Registers `waker` to be woken when there is capacity, at `place` or, without one, at the end; returns `false` if
+    /// too many producers wait.
     ///
     /// If the queue is closed, the waker is woken immediately: the permit holder may have checked for the
     /// last time.
-    pub(crate) fn wait_for_room(&self, waker: &Waker, state: &CellState) -> bool {
-        match self.shared.with(|shared| shared.register_waiter(waker)) {
+    pub(crate) fn wait_for_room(&self, place: &mut Option<u64>, waker: &Waker, state: &CellState) -> bool {
+        // A replaced waker is dropped after the lock is released, because its drop may run any code.
+        let (registration, _replaced) = self.shared.with(|shared| shared.register_waiter(place, waker));
+        match registration {
             WaitRegistration::TooMany => return false,
             WaitRegistration::Closed => waker.wake_by_ref(),
             WaitRegistration::Waiting => {
@@ -277,6 +271,12 @@ impl<M, S> MailboxQueues<M, S> {
         true
     }
 
+    /// Gives up a place among the waiting producers.
+    pub(crate) fn leave_waiting(&self, place: u64) {
+        // Dropped after the lock is released, as above.
+        drop(self.shared.with(|shared| shared.cold.as_deref_mut()?.waiters.remove(&place)));
+    }
+
     /// Wakes the waiting producers if the queue has drained to its low watermark. Only the permit holder may call
     /// this.
     ///
@@ -285,12 +285,12 @@ impl<M, S> MailboxQueues<M, S> {
         let (woken, waiting) = self.shared.with(|shared| {
             let depth = shared.queue.len() + self.private_len.load(Ordering::Relaxed) as usize;
             match shared.cold.as_deref_mut() {
-                None => (Vec::new(), false),
-                Some(cold) if depth > low_watermark => (Vec::new(), !cold.waiters.is_empty()),
+                None => (BTreeMap::new(), false),
+                Some(cold) if depth > low_watermark => (BTreeMap::new(), !cold.waiters.is_empty()),
                 Some(cold) => (mem::take(&mut cold.waiters), false),
             }
         });
-        wake_all(woken);
+        wake_all(woken.into_values());
         waiting
     }
 
@@ -361,19 +361,27 @@ impl<M, S> MailboxQueues<M, S> {
 }
 
 impl<M, S> Shared<M, S> {
-    fn register_waiter(&mut self, waker: &Waker) -> WaitRegistration {
+    /// Registers a waker; also returns the one that it replaces.
+    fn register_waiter(
+        &mut self,
+        place: &mut Option<u64>,
+        waker: &Waker,
+    ) -> (WaitRegistration, Option<Waker>) {
         if self.intake != Intake::Open {
-            return WaitRegistration::Closed;
+            return (WaitRegistration::Closed, None);
         }
-        let waiters = &mut self.cold().waiters;
-        if waiters.iter().any(|waiting| waiting.will_wake(waker)) {
-            return WaitRegistration::Waiting;
+        let cold = self.cold();
+        if let Some(waiting) = place.and_then(|place| cold.waiters.get_mut(&place)) {
+            let replaced = (!waiting.will_wake(waker)).then(|| mem::replace(waiting, waker.clone()));
+            return (WaitRegistration::Waiting, replaced);
         }
-        if waiters.len() >= WAITERS_MAX {
-            return WaitRegistration::TooMany;
+        if cold.waiters.len() >= WAITERS_MAX {
+            return (WaitRegistration::TooMany, None);
         }
-        waiters.push(waker.clone());
-        WaitRegistration::Waiting
+        cold.waiters.insert(cold.next_place, waker.clone());
+        *place = Some(cold.next_place);
+        cold.next_place += 1;
+        (WaitRegistration::Waiting, None)
     }
 
     /// Reads the current length of the private half; only while open.
@@ -388,10 +396,12 @@ impl<M, S> Shared<M, S> {
     }
 
     fn cold(&mut self) -> &mut Cold<S> {
+        let system_reserve = self.system_reserve as usize;
         self.cold.get_or_insert_with(|| {
             Box::new(Cold {
-                waiters: Vec::new(),
-                system: VecDeque::new(),
+                waiters: BTreeMap::new(),
+                next_place: 0,
+                system: VecDeque::with_capacity(system_reserve),
                 system_enqueued: 0,
                 awaited_signal: None,
             })

@@ -1,12 +1,14 @@
 //! Loom models of the concurrent core: loom runs each in every interleaving within a preemption bound.
 //!
-//! The models use the real state word, mailbox queues, slab, oneshot and idle workers. The code around them
-//! mirrors the steps of the invoker, the coordinator and the workers, in the same order.
+//! The models use the real state word, mailbox queues, slab, oneshot, LIFO slot and idle workers, and the steps of a
+//! run that clear a flag and then look for work ([`super::clear_then_look`]). The code around them mirrors the steps of
+//! the invoker, the coordinator and the workers, in the same order.
 //!
 //! Limits: preemptions per execution, set by each model and overridden by `LOOM_MAX_PREEMPTIONS`.
 
 mod broken_protocols;
 mod capacity;
+mod lifo_slot;
 mod mailbox;
 mod parking;
 mod replies;
@@ -24,6 +26,7 @@ use std::sync::Arc as StdArc;
 
 use loom::sync::{Condvar, Mutex};
 
+use super::clear_then_look;
 use super::state::{CellState, Notify, ReleaseOutcome, SUSPENDED, SYSTEM, USER, WAITERS, WOKEN};
 use crate::mailbox::{MailboxOptions, MailboxQueues, OverflowStrategy, PushResult};
 use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
@@ -66,6 +69,7 @@ struct RunnerState {
     handled: Vec<u32>,
     dead_lettered: Vec<u32>,
     signals: u32,
+    commands: u32,
     has_waiters: bool,
     suspended: bool,
     resumed_early: bool,
@@ -101,15 +105,17 @@ impl ModelCell {
     /// Mirrors `ActorRef::send`, on a thread of its own.
     fn send(&self, message: u32, test_waker: &StdArc<TestWaker>) -> PushResult<u32> {
         let waker = Waker::from(test_waker.clone());
+        let mut place = None;
         loop {
-            match self.queues.push_or_wait(message, &waker, &self.state) {
-                Ok(PushResult::Queued) => {
+            match self.queues.push(message) {
+                PushResult::Queued => {
                     self.run_if_scheduled(self.state.raise(USER));
                     return PushResult::Queued;
                 }
-                Ok(PushResult::Full(_)) => test_waker.wait(),
-                Ok(pushed) => return pushed,
-                Err(message) => return PushResult::Full(message),
+                PushResult::Full(_) if self.queues.wait_for_room(&mut place, &waker, &self.state) => {
+                    test_waker.wait();
+                }
+                pushed => return pushed,
             }
         }
     }
@@ -153,18 +159,21 @@ impl ModelCell {
                 self.wake_waiters(runner);
             }
             if flags & SYSTEM != 0 {
-                self.state.lower(SYSTEM);
-                while let Some(command) = self.queues.pop_system() {
-                    if self.process_command(command, runner) == Some(Step::Ended) {
-                        return Step::Ended;
-                    }
+                let handle = |command| self.process_command(command, runner);
+                if clear_then_look::process_system(&self.state, &self.queues, handle).is_some() {
+                    self.terminate(runner);
+                    return Step::Ended;
                 }
             }
             if flags & WOKEN != 0 {
-                self.state.lower(WOKEN);
-                runner.signals = self.external.load(Ordering::Relaxed);
+                let poll = |_before| self.external.load(Ordering::Relaxed);
+                runner.signals = clear_then_look::process_wake(&self.state, poll);
             }
-            let message = if runner.suspended { None } else { self.next(runner) };
+            let message = if runner.suspended {
+                None
+            } else {
+                clear_then_look::pop_user(&self.state, &self.queues, &mut runner.private)
+            };
             let Some(message) = message else {
                 return self.finish(runner);
             };
@@ -182,18 +191,8 @@ impl ModelCell {
         Step::Finish { flags: if runner.suspended { SUSPENDED | pending } else { 0 } }
     }
 
-    fn next(&self, runner: &mut RunnerState) -> Option<u32> {
-        if let Some(message) = runner.private.pop_front() {
-            self.queues.set_private_len(runner.private.len());
-            return Some(message);
-        }
-        if self.state.flags_relaxed() & USER == 0 {
-            return None;
-        }
-        self.queues.take_batch(&mut runner.private, &self.state)
-    }
-
     fn process_command(&self, command: ModelCommand, runner: &mut RunnerState) -> Option<Step> {
+        runner.commands += 1;
         match command {
             ModelCommand::Resume if runner.suspended => {
                 runner.suspended = false;
@@ -203,24 +202,19 @@ impl ModelCell {
                 runner.resumed_early = true;
                 None
             }
-            ModelCommand::Stop => {
-                self.queues.close().into_iter().for_each(Waker::wake);
-                runner.dead_lettered.extend(runner.private.drain(..).chain(self.queues.drain()));
-                drop(self.queues.close_system());
-                self.state.mark_dead();
-                Some(Step::Ended)
-            }
+            ModelCommand::Stop => Some(Step::Ended),
         }
     }
 
+    fn terminate(&self, runner: &mut RunnerState) {
+        self.queues.close().into_iter().for_each(Waker::wake);
+        runner.dead_lettered.extend(runner.private.drain(..).chain(self.queues.drain()));
+        drop(self.queues.close_system());
+        self.state.mark_dead();
+    }
+
     fn wake_waiters(&self, runner: &mut RunnerState) {
-        if self.state.flags_relaxed() & WAITERS != 0 {
-            self.state.lower(WAITERS);
-            runner.has_waiters = true;
-        }
-        if runner.has_waiters {
-            runner.has_waiters = self.queues.wake_waiters(self.low_watermark);
-        }
+        clear_then_look::wake_waiters(&self.state, &self.queues, &mut runner.has_waiters, self.low_watermark);
     }
 
     /// Reads the runner state after all threads are done.

@@ -3,23 +3,21 @@
 use alloc::boxed::Box;
 use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
-#[cfg(feature = "std")]
-use core::ptr;
 use core::task::Waker;
 
+#[cfg(feature = "std")]
+use super::lifo_slot::PointerSlot;
 use super::mailbox_ref::MailboxRef;
 use super::slab::SlabFull;
 #[cfg(feature = "std")]
 use super::slab::SlotRef;
 use super::state::{Notify, ReleaseOutcome, WAKER_REF, WOKEN};
-use super::waker;
+use super::{clear_then_look, waker};
 use crate::actor::Actor;
 use crate::cell::{ActorCell, CellEntry, CellRef};
 use crate::invoke::InvokeKind;
 use crate::invoker::ActorCellInvoker;
 use crate::sync::Arc;
-#[cfg(feature = "std")]
-use crate::sync::{AtomicPtr, Ordering};
 use crate::system::Core;
 use crate::worker_local::WorkerLocal;
 
@@ -123,11 +121,12 @@ impl CellRef {
         self.raise_always(WOKEN);
     }
 
-    /// Clears the wake-up flags and returns the waker whose reference was transferred, if any.
-    pub(crate) fn take_wake(&self) -> Option<Waker> {
-        let before = self.slot().state.lower(WOKEN | WAKER_REF);
-        // SAFETY: the flag was set and has just been cleared.
-        (before & WAKER_REF != 0).then(|| unsafe { waker::take_waker_ref(self) })
+    /// Clears the wake-up flags, then passes the waker whose reference was transferred, if any, to `poll`.
+    pub(crate) fn process_wake<R>(&self, poll: impl FnOnce(Option<Waker>) -> R) -> R {
+        clear_then_look::process_wake(&self.slot().state, |before| {
+            // SAFETY: the flag was set and has just been cleared.
+            poll((before & WAKER_REF != 0).then(|| unsafe { waker::take_waker_ref(self) }))
+        })
     }
 
     /// Marks the cell dead and drops the transferred reference of a wake-up that was never processed.
@@ -195,37 +194,31 @@ impl RunPermit {
 
 /// LIFO slot of a worker: one run permit that the worker stores and that any worker may take.
 #[cfg(feature = "std")]
-#[derive(Debug, Default)]
-pub(crate) struct LifoSlot(AtomicPtr<()>);
+#[derive(Debug)]
+pub(crate) struct LifoSlot(PointerSlot);
 
 #[cfg(feature = "std")]
 impl LifoSlot {
+    pub(crate) fn new() -> Self {
+        Self(PointerSlot::new())
+    }
+
     /// Stores a permit and returns the previous one. Only the owning worker may call this.
-    ///
-    /// Other workers only empty the slot, so an empty slot stays empty until the owner fills it, with a plain
-    /// store.
     #[inline]
     pub(crate) fn replace(&self, permit: RunPermit) -> Option<RunPermit> {
         let address = ManuallyDrop::into_inner(permit.0).into_raw().cast_mut();
-        if self.is_empty() {
-            self.0.store(address, Ordering::Release);
-            return None;
-        }
-        Self::from_address(self.0.swap(address, Ordering::AcqRel))
+        Self::from_address(self.0.replace(address))
     }
 
     /// Takes the stored permit.
     #[inline]
     pub(crate) fn take(&self) -> Option<RunPermit> {
-        if self.is_empty() {
-            return None;
-        }
-        Self::from_address(self.0.swap(ptr::null_mut(), Ordering::AcqRel))
+        Self::from_address(self.0.take())
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.load(Ordering::Relaxed).is_null()
+        self.0.is_empty()
     }
 
     #[inline]
@@ -233,7 +226,7 @@ impl LifoSlot {
         if address.is_null() {
             return None;
         }
-        // SAFETY: a non-null address was stored by `replace`, and the swap removed it exactly once.
+        // SAFETY: a non-null address was stored by `replace`, and the slot returns it exactly once.
         Some(RunPermit(ManuallyDrop::new(unsafe { SlotRef::<CellEntry>::from_raw(address) })))
     }
 }

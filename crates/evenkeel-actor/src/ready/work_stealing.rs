@@ -66,7 +66,7 @@ impl ReadyQueues {
         let deques: Vec<_> = (0..workers_max.get()).map(|_| Worker::new_fifo()).collect();
         let remotes = deques.iter().map(|deque| Remote {
             stealer: deque.stealer(),
-            lifo_slot: LifoSlot::default(),
+            lifo_slot: LifoSlot::new(),
             turns: AtomicU32::new(0),
         });
         let remotes = remotes.collect();

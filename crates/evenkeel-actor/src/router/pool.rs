@@ -182,7 +182,9 @@ impl<A: Actor> Actor for Pool<A> {
         match signal {
             Signal::Terminated { actor, .. } => self.on_terminated(actor, ctx),
             Signal::Timer(TimerId(slot)) if self.phase == PoolPhase::Serving => self.fill(slot as usize, ctx),
-            Signal::Timer(_) | Signal::ChildFailed(_) | Signal::ReceiveTimeout => Ok(Flow::Continue),
+            Signal::Timer(_) | Signal::ChildFailed(_) | Signal::ReceiveTimeout | Signal::CapacityTimeout => {
+                Ok(Flow::Continue)
+            }
         }
     }
 

@@ -1,10 +1,13 @@
 //! Workers as tokio tasks, next to the application's own.
 
 use alloc::boxed::Box;
-use core::num::NonZeroU32;
+use core::num::{NonZeroU32, NonZeroUsize};
+use core::time::Duration;
+use std::panic::catch_unwind;
+use std::thread;
 
 use evenkeel_policy::time::Instant;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::unconstrained;
 
 use super::{RuntimeHandle, RuntimeSpawnError, TaskFuture};
@@ -44,11 +47,31 @@ impl RuntimeHandle for TokioRuntime {
 
     fn sleep_until(&self, at: Instant) -> TaskFuture {
         let at = self.origin + at.since(Instant::ORIGIN);
+        // The caller may be on a thread outside the runtime.
+        let _context = self.handle.enter();
         Box::pin(tokio::time::sleep_until(at))
     }
 
     fn yield_now(&self) -> TaskFuture {
         Box::pin(tokio::task::yield_now())
+    }
+
+    /// Reports whether the runtime was built with its time driver.
+    ///
+    /// tokio reports a missing one only by a panic, so a panic message precedes the error of `start`.
+    fn has_timer(&self) -> bool {
+        let _context = self.handle.enter();
+        catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
+    }
+
+    /// Returns the number of worker threads of the runtime; at least two on a machine with two cores, because
+    /// `block_in_place` replaces a thread of a multi-threaded runtime. A current-thread runtime gets one.
+    fn workers_default(&self) -> NonZeroUsize {
+        if self.handle.runtime_flavor() == RuntimeFlavor::CurrentThread {
+            return NonZeroUsize::MIN;
+        }
+        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        NonZeroUsize::new(self.threads.max(cores.min(2))).unwrap_or(NonZeroUsize::MIN)
     }
 
     /// Reports whether a tokio thread has no active worker; such a thread runs its own tasks, steals from other threads'

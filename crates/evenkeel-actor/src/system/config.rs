@@ -1,6 +1,7 @@
 //! The configuration of an actor system.
 
 use core::num::NonZeroUsize;
+use core::time::Duration;
 
 use crate::guardian::Supervision;
 use crate::hub::Labels;
@@ -10,8 +11,9 @@ use crate::raw::slab::SLOTS_MAX;
 /// The configuration of an actor system.
 #[derive(Clone, Copy, Debug)]
 pub struct ActorSystemConfig {
-    /// The number of worker tasks that run actors; the number of the runtime's threads is best.
-    pub workers: NonZeroUsize,
+    /// The number of worker tasks that run actors; `None` for the number that suits the runtime
+    /// ([`RuntimeHandle::workers_default`](crate::runtime::RuntimeHandle::workers_default)), at most `workers_max`.
+    pub workers: Option<NonZeroUsize>,
     /// The upper limit for changing the number of workers later. Each possible worker takes a kilobyte of memory, and
     /// more once it has run.
     pub workers_max: NonZeroUsize,
@@ -32,6 +34,9 @@ pub struct ActorSystemConfig {
     pub labels_max: u16,
     /// Turns the timing of runs and waits on or off.
     pub metrics: Metrics,
+    /// The longest suspension until [`WhenCapacityAvailable`](crate::ResumeCondition::WhenCapacityAvailable); then the
+    /// actor resumes with [`Signal::CapacityTimeout`](crate::Signal::CapacityTimeout).
+    pub capacity_wait_max: Duration,
     /// The supervision of actors without a parent.
     pub supervision: Supervision,
 }
@@ -59,24 +64,28 @@ impl ActorSystemConfig {
 
     /// Returns the default configuration with `workers` workers, and `workers_max` raised to them if needed.
     pub fn with_workers(workers: NonZeroUsize) -> Self {
-        Self { workers, workers_max: workers.max(Self::WORKERS_MAX_DEFAULT), ..Self::default() }
+        Self {
+            workers: Some(workers),
+            workers_max: workers.max(Self::WORKERS_MAX_DEFAULT),
+            ..Self::default()
+        }
     }
 
     pub(crate) fn validate(&self) -> Result<(), InvalidConfig> {
-        if self.workers.get() > Self::WORKERS_MAX {
-            return Err(InvalidConfig::Workers { workers: self.workers.get() });
-        }
-        if cfg!(not(feature = "std")) && self.workers.get() != 1 {
-            return Err(InvalidConfig::Workers { workers: self.workers.get() });
-        }
+        let workers = self.workers.map_or(1, NonZeroUsize::get);
         let limit = if cfg!(feature = "std") { Self::WORKERS_MAX } else { 1 };
-        if self.workers_max < self.workers || self.workers_max.get() > limit {
-            let workers = self.workers.get();
+        if workers > limit {
+            return Err(InvalidConfig::Workers { workers });
+        }
+        if self.workers_max.get() < workers || self.workers_max.get() > limit {
             let workers_max = self.workers_max.get();
             return Err(InvalidConfig::WorkersMax { workers, workers_max, limit });
         }
         if self.actors_max == 0 || self.actors_max > SLOTS_MAX {
             return Err(InvalidConfig::ActorsMax { actors_max: self.actors_max });
+        }
+        if self.capacity_wait_max.is_zero() {
+            return Err(InvalidConfig::CapacityWaitMax);
         }
         self.mailbox.validate().map_err(InvalidConfig::Mailbox)
     }
@@ -85,7 +94,7 @@ impl ActorSystemConfig {
 impl Default for ActorSystemConfig {
     fn default() -> Self {
         Self {
-            workers: NonZeroUsize::MIN,
+            workers: None,
             workers_max: Self::WORKERS_MAX_DEFAULT,
             worker_batch: NonZeroUsize::MIN,
             actors_max: 10_000_000,
@@ -95,6 +104,7 @@ impl Default for ActorSystemConfig {
             dead_letters_max: 256,
             labels_max: Labels::MAX_DEFAULT,
             metrics: Metrics::On,
+            capacity_wait_max: Duration::from_secs(5),
             supervision: Supervision::default(),
         }
     }
@@ -125,6 +135,9 @@ pub enum InvalidConfig {
         /// The configured maximum.
         actors_max: u32,
     },
+    /// `capacity_wait_max` is zero.
+    #[error("capacity_wait_max is zero")]
+    CapacityWaitMax,
     /// The default mailbox is invalid.
     #[error("invalid mailbox: {0}")]
     Mailbox(#[source] InvalidMailbox),

@@ -64,14 +64,18 @@ impl ActorSystemRunner {
     /// Starts the system; it runs until it is shut down or the last handle is dropped.
     pub fn start(self, runtime: impl RuntimeHandle) -> Result<ReadyQueueScheduler, StartError> {
         self.config.validate().map_err(StartError::Config)?;
+        if !runtime.has_timer() {
+            return Err(StartError::NoTimer);
+        }
         let config = self.config;
+        let workers = config.workers.unwrap_or_else(|| runtime.workers_default()).min(config.workers_max);
         let options = WheelOptions { len_max: config.timers_max, ..WheelOptions::default() };
         let wheel = TimingWheel::new(options).expect("the default tick and buckets are valid");
         let core = Arc::new(Core {
             slab: Slab::new(config.actors_max),
-            coordinator: ReadyQueueCoordinator::new(config.workers, config.workers_max),
+            coordinator: ReadyQueueCoordinator::new(workers, config.workers_max),
             timer_driver: TimerDriver::new(wheel),
-            hub: SystemMetrics::new(config.workers.get(), config.labels_max, config.metrics),
+            hub: SystemMetrics::new(workers.get(), config.labels_max, config.metrics),
             root: config.supervision,
             runtime: Box::new(runtime),
             #[cfg(feature = "patterns")]
@@ -80,10 +84,16 @@ impl ActorSystemRunner {
             spawn_chain: self.spawn_chain,
             dead_letters: Lock::new(DeadLetters::new(config.dead_letters_max)),
             lifecycle: AtomicU32::new(Lifecycle::Running as u32),
+            worker_tasks: AtomicU32::new(0),
+            host_gone: AtomicU32::new(0),
             config,
         });
         let executor = WorkerExecutor::new(core);
         executor.start_workers().map_err(StartError::Runtime)?;
+        if executor.core().is_host_gone() {
+            // The runtime has shut down, so it dropped the tasks at once.
+            return Err(StartError::Runtime(RuntimeSpawnError));
+        }
         Ok(ReadyQueueScheduler { executor: Arc::new(executor) })
     }
 }
@@ -249,6 +259,9 @@ pub enum StartError {
     /// The configuration is invalid.
     #[error(transparent)]
     Config(InvalidConfig),
+    /// The runtime has no timer.
+    #[error("the runtime has no time driver; build it with enable_time or enable_all")]
+    NoTimer,
     /// The runtime accepts no more tasks.
     #[error(transparent)]
     Runtime(RuntimeSpawnError),

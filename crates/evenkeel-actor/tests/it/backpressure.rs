@@ -1,9 +1,12 @@
 //! Backpressure: each overflow strategy has a defined outcome, and system messages are never rejected.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::time::Duration;
 
 use evenkeel_actor::dead_letters::DeadLetterReason;
 use evenkeel_actor::hub::names;
+use evenkeel_actor::runtime::RuntimeHandle;
+use evenkeel_actor::runtime::test::{TestHandle, TestOptions};
 use evenkeel_actor::*;
 
 use crate::harness::*;
@@ -220,6 +223,66 @@ fn an_actor_suspended_by_a_full_mailbox_resumes_at_the_low_watermark_of_that_mai
 }
 
 #[test]
+fn an_actor_suspended_by_a_full_mailbox_stays_suspended_above_the_low_watermark() {
+    for seed in 0..12 {
+        let options = TestOptions { messages_per_run: NonZeroU32::MIN, ..TestOptions::new(seed) };
+        let harness = Harness::new(options, config());
+        let target =
+            harness.spawn(harness.puppet("target").mailbox(mailbox_options(8, OverflowStrategy::Reject)));
+        let source = harness.recorder("source");
+        target.tell(suspend_until(RESUME_KEY.0));
+        harness.run();
+        // Each message takes 10 ms, in which the other worker can run the source.
+        let runtime = harness.runtime.handle();
+        let pause = move |runtime: &TestHandle| {
+            let due = runtime.now() + Duration::from_millis(10);
+            let slept = runtime.sleep_until(due);
+            Flow::wait(async move {
+                slept.await;
+                run(|_, _| ())
+            })
+        };
+        for left in (0..8).rev() {
+            let source = source.clone();
+            let runtime = runtime.clone();
+            target.tell(act(move |me, _| {
+                me.record(format!("{left} left, source {:?}", source.state()));
+                Ok(pause(&runtime))
+            }));
+        }
+        send_with_backpressure(&source, &target, 100);
+        assert_eq!(harness.lines(), ["source found the mailbox full"]);
+        target.signal(RESUME_KEY);
+        harness.advance_ms(35);
+        let expected: Vec<_> =
+            (4..8).rev().map(|left| format!("target {left} left, source Suspended")).collect();
+        assert_eq!(harness.lines()[..4], expected);
+        harness.advance_ms(100);
+        assert_eq!(source.state(), ActorState::Running);
+    }
+}
+
+#[test]
+fn queued_system_messages_take_no_capacity_from_user_messages() {
+    explore_batches(|harness| {
+        let actor = harness.spawn(harness.puppet("a").capacity(4, OverflowStrategy::Reject));
+        // Nothing runs until the system queue has been filled.
+        (0..16).for_each(|key| actor.signal(SignalKey(key)));
+        let accepted = (0..8).filter(|number| actor.try_tell(record(*number)).is_ok()).count();
+        assert_eq!((accepted, actor.depth()), (4, 4));
+        assert_eq!(harness.lines(), ["a 0", "a 1", "a 2", "a 3"]);
+        // Half of them are in the worker's private half when the system messages arrive.
+        actor.tell(record(4));
+        actor.tell(suspend_until(RESUME_KEY.0));
+        actor.tell(record(5));
+        harness.run();
+        (100..116).for_each(|key| actor.signal(SignalKey(key)));
+        let accepted = (6..14).filter(|number| actor.try_tell(record(*number)).is_ok()).count();
+        assert_eq!((accepted, actor.depth()), (3, 4));
+    });
+}
+
+#[test]
 fn an_actor_suspended_by_a_full_mailbox_resumes_when_the_receiver_stops() {
     explore(|harness| {
         let target = full(harness, OverflowStrategy::Reject);
@@ -255,7 +318,7 @@ fn an_ask_to_a_full_mailbox_fails_immediately() {
 
 #[test]
 fn at_most_65536_producers_wait_for_one_mailbox() {
-    let harness = Harness::new(runtime::test::TestOptions::new(1), config());
+    let harness = Harness::new(TestOptions::new(1), config());
     let actor = full(&harness, OverflowStrategy::BlockProducer);
     for _ in 0..=65_536 {
         let to = actor.clone();

@@ -9,7 +9,7 @@ use evenkeel_actor::*;
 
 fn system(workers: usize) -> ReadyQueueScheduler {
     let config = ActorSystemConfig {
-        workers: NonZeroUsize::new(workers).unwrap(),
+        workers: NonZeroUsize::new(workers),
         supervision: Supervision::default().with_backoff(Backoff::NONE),
         ..ActorSystemConfig::default()
     };
@@ -17,11 +17,11 @@ fn system(workers: usize) -> ReadyQueueScheduler {
 }
 
 fn mailbox_of(capacity: usize) -> MailboxOptions {
+    let user_capacity = NonZeroUsize::new(capacity).unwrap();
     MailboxOptions {
-        reserve_for_system: 0,
         high_watermark: capacity,
         low_watermark: capacity / 2,
-        ..MailboxOptions::bounded(NonZeroUsize::new(capacity).unwrap())
+        ..MailboxOptions::bounded(user_capacity)
     }
 }
 

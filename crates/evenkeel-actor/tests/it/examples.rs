@@ -2,6 +2,8 @@
 
 #[path = "../../examples/await_tcp.rs"]
 mod await_tcp;
+#[path = "../../examples/credits.rs"]
+mod credits;
 #[path = "../../examples/ping_pong.rs"]
 mod ping_pong;
 #[path = "../../examples/stash_until_connected.rs"]
@@ -14,6 +16,11 @@ mod worker_pool;
 #[test]
 fn ping_pong_runs_to_its_end() {
     ping_pong::main().unwrap();
+}
+
+#[test]
+fn actors_that_send_to_each_other_by_credit_never_wait() {
+    credits::main().unwrap();
 }
 
 #[test]

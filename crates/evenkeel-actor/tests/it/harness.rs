@@ -414,6 +414,7 @@ impl Actor for Puppet {
                 ));
             }
             Signal::ReceiveTimeout => self.record("receive timeout"),
+            Signal::CapacityTimeout => self.record("capacity timeout"),
             Signal::Timer(TimerId(id)) => self.record(format_args!("timer {id}")),
         }
         Ok(Flow::Continue)

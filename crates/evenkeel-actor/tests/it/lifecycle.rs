@@ -1,6 +1,7 @@
 //! Life cycle of an actor: spawn, stop, and references, indexes and dead letters afterwards.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use evenkeel_actor::dead_letters::DeadLetterReason;
 use evenkeel_actor::*;
@@ -213,7 +214,7 @@ fn mailbox_options_without_user_capacity_or_with_crossed_watermarks_are_rejected
         let nonzero = |capacity| NonZeroUsize::new(capacity).unwrap();
         let good = MailboxOptions::bounded(nonzero(64));
         let bad = [
-            (MailboxOptions { reserve_for_system: 64, ..good }, InvalidMailbox::NoUserCapacity),
+            (MailboxOptions { reserve_for_system: 80, ..good }, InvalidMailbox::NoUserCapacity),
             (MailboxOptions { low_watermark: good.user_capacity(), ..good }, InvalidMailbox::WatermarksCross),
             (MailboxOptions { high_watermark: good.low_watermark, ..good }, InvalidMailbox::WatermarksCross),
             (MailboxOptions { capacity: nonzero(1 << 32), ..good }, InvalidMailbox::TooLarge),
@@ -285,8 +286,10 @@ fn a_system_with_an_invalid_configuration_does_not_start() {
         assert_eq!(runtime.tasks(), 0);
         error.unwrap_err().to_string()
     };
-    let workers = NonZeroUsize::new(1_025).unwrap();
+    let workers = NonZeroUsize::new(1_025);
     assert_eq!(start(ActorSystemConfig { workers, ..config() }), "workers is 1025, above the limit of 1024");
+    let no_wait = ActorSystemConfig { capacity_wait_max: Duration::ZERO, ..config() };
+    assert_eq!(start(no_wait), "capacity_wait_max is zero");
     let none = start(ActorSystemConfig { actors_max: 0, ..config() });
     assert!(none.starts_with("actors_max is 0, not from 1"), "{none}");
 }

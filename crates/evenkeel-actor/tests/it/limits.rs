@@ -329,6 +329,7 @@ fn drop_message<M>(error: SendError<M>) -> SendError<()> {
     match error {
         SendError::Full(_) => SendError::Full(()),
         SendError::Closed(_) => SendError::Closed(()),
+        SendError::HostGone(_) => SendError::HostGone(()),
     }
 }
 

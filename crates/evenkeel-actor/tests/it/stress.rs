@@ -171,7 +171,7 @@ impl Round {
             .with_max_restarts(Supervision::RESTARTS_MAX, Duration::from_nanos(1))
             .expect("the limit itself is allowed");
         let config = ActorSystemConfig {
-            workers: NonZeroUsize::new(self.workers).expect("at least one"),
+            workers: NonZeroUsize::new(self.workers),
             worker_batch: NonZeroUsize::new(self.worker_batch).expect("at least one"),
             dead_letters_max: 1 << 20,
             supervision,

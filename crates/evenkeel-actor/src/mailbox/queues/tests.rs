@@ -50,9 +50,9 @@ fn closing_rejects_user_messages_and_wakes_waiting_producers() {
     let state = CellState::new();
     let (wakes, waker) = WakeCounter::new();
     assert_eq!(queues.push(1), PushResult::Queued);
-    assert_eq!(queues.push_or_wait(2, &waker, &state), Ok(PushResult::Full(2)));
+    assert!(queues.wait_for_room(&mut None, &waker, &state));
     assert_eq!((queues.close().len(), queues.push(2), queues.close().len()), (1, PushResult::Closed(2), 0));
-    assert!(queues.wait_for_room(&waker, &state));
+    assert!(queues.wait_for_room(&mut None, &waker, &state));
     assert_eq!((wakes.count(), queues.drain()), (1, VecDeque::from([1])));
 }
 
@@ -64,7 +64,8 @@ fn a_waker_is_registered_once_and_woken_at_the_low_watermark() {
     let (wakes, waker) = WakeCounter::new();
     assert!(!queues.wake_waiters(0), "no producer has waited yet");
     (1..=2).for_each(|message| assert_eq!(queues.push(message), PushResult::Queued));
-    (0..2).for_each(|_| assert_eq!(queues.push_or_wait(3, &waker, &state), Ok(PushResult::Full(3))));
+    let mut place = None;
+    (0..2).for_each(|_| assert!(queues.wait_for_room(&mut place, &waker, &state)));
     assert!(queues.wake_waiters(1), "the depth is above the low watermark");
     drop(queues.drain());
     assert!(!queues.wake_waiters(1));
@@ -76,7 +77,7 @@ fn a_producer_waiting_for_an_idle_cell_with_capacity_is_woken_immediately() {
     let queues = queues(1, OverflowStrategy::BlockProducer);
     let state = CellState::new();
     let (wakes, waker) = WakeCounter::new();
-    assert!(queues.wait_for_room(&waker, &state));
+    assert!(queues.wait_for_room(&mut None, &waker, &state));
     assert_eq!((wakes.count(), state.flags()), (1, crate::raw::state::WAITERS));
 }
 
@@ -87,8 +88,38 @@ fn a_producer_beyond_the_limit_of_waiting_producers_is_rejected() {
     let state = CellState::new();
     let (_, last) = WakeCounter::new();
     assert_eq!(queues.push(0), PushResult::Queued);
-    queues.shared.with(|shared| shared.cold().waiters = alloc::vec![WakeCounter::new().1; WAITERS_MAX]);
-    assert_eq!(queues.push_or_wait(1, &last, &state), Err(1));
+    let mut places = alloc::vec![None; WAITERS_MAX];
+    for place in &mut places {
+        assert!(queues.wait_for_room(place, &last, &state));
+    }
+    assert!(!queues.wait_for_room(&mut None, &last, &state));
+    queues.leave_waiting(places[7].unwrap());
+    assert!(queues.wait_for_room(&mut None, &last, &state), "a place was given up");
+}
+
+#[test]
+fn a_producer_that_gives_up_leaves_no_waker_behind() {
+    let queues = queues(1, OverflowStrategy::BlockProducer);
+    let state = CellState::new();
+    let waker = WakeCounter::new().1;
+    let (wakes, other) = WakeCounter::new();
+    let mut place = None;
+    assert_eq!(queues.push(0), PushResult::Queued);
+    assert!(queues.wait_for_room(&mut place, &waker, &state));
+    assert!(queues.wait_for_room(&mut place, &other, &state), "polled by another task");
+    assert_eq!(alloc::sync::Arc::strong_count(&wakes), 3);
+    queues.leave_waiting(place.unwrap());
+    assert_eq!(alloc::sync::Arc::strong_count(&wakes), 2);
+    assert!(!queues.wake_waiters(1), "no producer waits");
+    queues.leave_waiting(place.unwrap());
+}
+
+#[test]
+fn the_first_system_message_allocates_the_reserve() {
+    let options = MailboxOptions { reserve_for_system: 40, ..MailboxOptions::bounded(NonZeroUsize::MIN) };
+    let queues = MailboxQueues::<u32, u32>::new(&options);
+    assert_eq!(push_system(&queues, 1), Ok(()));
+    assert!(queues.shared.with(|shared| shared.cold().system.capacity()) >= 40);
 }
 
 #[test]
@@ -118,7 +149,7 @@ fn the_system_queue_accepts_everything_until_it_is_closed() {
 
 fn queues(capacity: usize, overflow: OverflowStrategy) -> MailboxQueues<u32, u32> {
     let capacity = NonZeroUsize::new(capacity).unwrap();
-    let options = MailboxOptions { reserve_for_system: 0, ..MailboxOptions::bounded(capacity) };
+    let options = MailboxOptions { capacity, reserve_for_system: 0, ..MailboxOptions::bounded(capacity) };
     MailboxQueues::new(&options.overflow(overflow))
 }
 

@@ -1,5 +1,7 @@
 //! A producer that waits for capacity is woken, however its wait races with the run that frees capacity.
 
+use core::task::Waker;
+
 use loom::thread;
 
 use super::{ModelCell, ModelCommand, SUSPEND, TestWaker, check};
@@ -16,6 +18,25 @@ fn a_sender_waiting_for_capacity_is_woken() {
         assert_eq!(cell.send(2, &TestWaker::new()), PushResult::Queued);
         sender.join().unwrap();
         cell.assert_handled(&[&[1], &[2]]);
+    });
+}
+
+#[test]
+fn a_sender_that_starts_to_wait_while_another_is_woken_is_woken_too() {
+    check(3, || {
+        let cell = ModelCell::new(1);
+        cell.queues.push(0);
+        let first = TestWaker::new();
+        let waker = Waker::from(first.clone());
+        assert!(cell.queues.wait_for_room(&mut None, &waker, &cell.state));
+        let other = cell.clone();
+        let sender = thread::spawn(move || {
+            assert_eq!(other.send(2, &TestWaker::new()), PushResult::Queued);
+        });
+        cell.run_if_scheduled(cell.state.raise(super::USER));
+        sender.join().unwrap();
+        assert_eq!(first.wake_count(), 1);
+        cell.assert_handled(&[&[0], &[2]]);
     });
 }
 

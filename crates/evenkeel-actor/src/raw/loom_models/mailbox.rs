@@ -84,6 +84,21 @@ fn a_system_message_that_races_with_a_user_message_is_processed() {
 }
 
 #[test]
+fn every_system_message_of_two_senders_is_processed() {
+    check(3, || {
+        let cell = ModelCell::new(8);
+        let other = cell.clone();
+        let sender = thread::spawn(move || {
+            other.command(ModelCommand::Resume).unwrap();
+            other.command(ModelCommand::Resume).unwrap();
+        });
+        cell.command(ModelCommand::Resume).unwrap();
+        sender.join().unwrap();
+        assert_eq!(cell.runner().commands, 3, "lost wake-up: a system message was not processed");
+    });
+}
+
+#[test]
 fn every_wake_up_is_seen_by_the_runner() {
     check(3, || {
         let cell = ModelCell::new(8);

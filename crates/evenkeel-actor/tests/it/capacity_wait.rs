@@ -1,0 +1,177 @@
+//! Waits for capacity end: at a limit for a suspended actor, at once for a send that is given up.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Poll, Wake, Waker};
+use std::time::Duration;
+
+use evenkeel_actor::hub::names;
+use evenkeel_actor::*;
+
+use crate::harness::*;
+
+const LIMIT: Duration = Duration::from_millis(50);
+
+/// Sends each number that it gets to its peer, and keeps the one that did not fit.
+struct Relay {
+    name: &'static str,
+    peer: Option<ActorRef<RelayMsg>>,
+    unsent: Option<u32>,
+    log: Log,
+}
+
+enum RelayMsg {
+    Connect(ActorRef<RelayMsg>),
+    /// Sends this many numbers to the peer.
+    Burst(u32),
+    Number(u32),
+}
+
+impl Relay {
+    fn send(&mut self, number: u32, ctx: &mut Context<'_, Self>) -> HandlerResult<RelayMsg> {
+        let Some(peer) = &self.peer else { return Ok(Flow::Continue) };
+        match ctx.try_tell(peer, RelayMsg::Number(number)) {
+            Ok(_) => Ok(Flow::Continue),
+            Err(_) => {
+                self.unsent = Some(number);
+                Ok(Flow::Suspend(SuspendReason::Backpressure, ResumeCondition::WhenCapacityAvailable))
+            }
+        }
+    }
+}
+
+impl Actor for Relay {
+    type Msg = RelayMsg;
+
+    fn receive(&mut self, message: RelayMsg, ctx: &mut Context<'_, Self>) -> HandlerResult<RelayMsg> {
+        if let Some(number) = self.unsent.take() {
+            self.log.record(format!("{} gave up {number}", self.name));
+        }
+        match message {
+            RelayMsg::Connect(peer) => self.peer = Some(peer),
+            RelayMsg::Burst(count) => {
+                for number in 0..count {
+                    let flow = self.send(number, ctx)?;
+                    if matches!(flow, Flow::Suspend(..)) {
+                        return Ok(flow);
+                    }
+                }
+            }
+            RelayMsg::Number(number) => self.log.record(format!("{} {number}", self.name)),
+        }
+        Ok(Flow::Continue)
+    }
+
+    fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> HandlerResult<RelayMsg> {
+        assert_eq!(signal, Signal::CapacityTimeout);
+        self.log.record(format!("{} timed out after {:?}", self.name, ctx.now()));
+        Ok(Flow::Continue)
+    }
+}
+
+#[test]
+fn two_actors_that_wait_for_capacity_in_each_other_go_on_at_the_limit() {
+    explore_with(ActorSystemConfig { capacity_wait_max: LIMIT, ..config() }, |harness| {
+        let relay = |name| {
+            let props = Props::of_values().mailbox(mailbox_options(4, OverflowStrategy::Reject)).label(name);
+            let relay = Relay { name, peer: None, unsent: None, log: harness.log.clone() };
+            harness.system.spawn_value(relay, &props.build()).unwrap()
+        };
+        let a = relay("a");
+        let b = relay("b");
+        a.tell(RelayMsg::Connect(b.clone()));
+        b.tell(RelayMsg::Connect(a.clone()));
+        harness.run();
+        // While it handles the burst, each has too many numbers in its mailbox for the other to go on.
+        [&a, &b].into_iter().for_each(|actor| actor.tell(RelayMsg::Burst(10)));
+        (0..3).for_each(|_| [&a, &b].into_iter().for_each(|actor| actor.tell(RelayMsg::Number(77))));
+        harness.run();
+        assert_eq!([a.state(), b.state()], [ActorState::Suspended; 2], "they wait for each other");
+        harness.advance_ms(LIMIT.as_millis() as u64 - 2);
+        assert_eq!([a.state(), b.state()], [ActorState::Suspended; 2]);
+        harness.advance_ms(10);
+        assert_eq!([a.state(), b.state()], [ActorState::Running; 2]);
+        assert_eq!([a.depth(), b.depth()], [0, 0], "both have handled their messages");
+        let lines = harness.lines();
+        assert!(lines.iter().any(|line| line.contains("timed out")), "{lines:?}");
+        let timeouts = |name| {
+            harness.metric(names::MAILBOX_OVERFLOW_TOTAL, &[("actor", name), ("reason", "wait_timed_out")])
+        };
+        assert!(timeouts("a") + timeouts("b") >= 1.0);
+    });
+}
+
+#[test]
+fn an_actor_that_stops_while_it_waits_for_capacity_is_freed_at_once() {
+    explore(|harness| {
+        let target = harness.spawn(harness.puppet("target").capacity(1, OverflowStrategy::Reject));
+        target.tell(suspend_until(1));
+        harness.run();
+        target.tell(record(0));
+        let waiter = harness.recorder("waiter");
+        let to = target.clone();
+        waiter.tell(act(move |_, ctx| {
+            assert!(ctx.try_tell(&to, record(1)).is_err());
+            Ok(Flow::Suspend(SuspendReason::Backpressure, ResumeCondition::WhenCapacityAvailable))
+        }));
+        harness.run();
+        let slot = waiter.index().slot;
+        waiter.stop(StopMode::Now);
+        drop(waiter);
+        harness.run();
+        // Its slot is free once no reference is left: the mailbox must hold none.
+        assert_eq!(harness.recorder("next").index().slot, slot);
+    });
+}
+
+#[test]
+fn a_send_that_is_given_up_releases_its_task_and_its_message_at_once() {
+    explore(|harness| {
+        let actor = harness.spawn(harness.puppet("a").capacity(1, OverflowStrategy::BlockProducer));
+        actor.tell(suspend_until(1));
+        harness.run();
+        actor.tell(record(0));
+        let task = Arc::new(Task(AtomicU32::new(0)));
+        let token = Arc::new(());
+        let held = token.clone();
+        {
+            let waker = Waker::from(task.clone());
+            let mut sending = pin!(actor.send(run(move |_, _| drop(held))));
+            let mut cx = std::task::Context::from_waker(&waker);
+            assert!(sending.as_mut().poll(&mut cx).is_pending());
+        }
+        assert_eq!((Arc::strong_count(&task), Arc::strong_count(&token)), (1, 1));
+        actor.signal(SignalKey(1));
+        harness.run();
+        assert_eq!(task.0.load(Ordering::Relaxed), 0, "nothing is left to wake");
+    });
+}
+
+#[test]
+fn sends_that_are_given_up_take_no_place_from_others() {
+    let harness = Harness::new(runtime::test::TestOptions::new(1), config());
+    let actor = harness.spawn(harness.puppet("a").capacity(1, OverflowStrategy::BlockProducer));
+    actor.tell(suspend_until(1));
+    harness.run();
+    actor.tell(record(0));
+    let poll_once = |sending: &mut std::pin::Pin<Box<dyn Future<Output = bool> + '_>>| {
+        harness.runtime.block_on(poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx).is_pending())))
+    };
+    let send = || -> std::pin::Pin<Box<dyn Future<Output = bool> + '_>> {
+        Box::pin(async { actor.send(record(1)).await.is_ok() })
+    };
+    for _ in 0..3 {
+        let mut given_up: Vec<_> = (0..65_536).map(|_| send()).collect();
+        assert!(given_up.iter_mut().all(poll_once), "every send gets a place");
+    }
+}
+
+struct Task(AtomicU32);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
