@@ -3,6 +3,7 @@
 //! It never blocks on the store: the result of a write comes back as a message. An appended message enters the state
 //! only after the store reports it as written.
 
+mod dispositions;
 mod gauge;
 mod lease_guard;
 mod moves;
@@ -20,14 +21,14 @@ use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{AppendedMessage, MessageMeta, Payload};
 use crate::namespace::Namespace;
 use crate::queue_state::{
-    AbandonMode, Disposition, Explanation, KeyStats, LeasedMessage, PrefetchRequest, QueueState, QueueStats,
+    AbandonMode, Explanation, KeyStats, LeasedMessage, PrefetchRequest, QueueState, QueueStats,
     RedeliveryRecord,
 };
 use crate::receipt::DeliveryId;
 use crate::rejection::Rejection;
 use crate::rule::KeyRule;
-use crate::settings::{Durability, QueueSettings};
-use crate::store::{Commit, Fetch, MessageChange, Store, StoreError};
+use crate::settings::QueueSettings;
+use crate::store::{Fetch, MessageChange, Store, StoreError};
 use crate::time::{UnixMillis, WallClock};
 
 pub(crate) use gauge::{AtomicCountAndBytes, SharedQueueTotals};
@@ -483,63 +484,6 @@ impl QueueActor {
         }
         self.commit_relaxed(forgotten.into_iter().map(MessageChange::KeyRemoved).collect());
         self.waiting.retain(|request| request.reply.is_awaited());
-    }
-
-    fn write_dispositions(&mut self, ended: Vec<Disposition>, self_ref: &ActorRef<Msg>) {
-        let mut changes = Vec::with_capacity(ended.len());
-        let mut expired = Vec::new();
-        for disposition in ended {
-            match (disposition, self.settings.redrive) {
-                (Disposition::Requeued(record), _) => changes.push(MessageChange::Requeued(record)),
-                (Disposition::Expired { key, meta }, _) => expired.push((key, meta)),
-                (Disposition::DeadLetter { key, meta, .. }, Some(redrive)) => {
-                    let self_ref = self_ref.clone();
-                    let commit = self.commit(vec![MessageChange::Moved(key, meta, redrive.to)]);
-                    let done = move |result| self_ref.tell(Msg::Removed(vec![meta.seq], result, None));
-                    self.store.commit(commit, Box::new(done));
-                }
-                // The redrive policy was removed meanwhile, so the message is redelivered, after a second.
-                (Disposition::DeadLetter { meta, .. }, None) => self.state.revert_removal(meta.seq),
-            }
-        }
-        self.commit_relaxed(changes);
-        self.delete_expired(expired, self_ref);
-    }
-
-    /// Deletes expired messages. The delete is not synced: after a crash they expire again.
-    fn delete_expired(&self, expired: Vec<(KeyId, MessageMeta)>, self_ref: &ActorRef<Msg>) {
-        if expired.is_empty() {
-            return;
-        }
-        let seqs = expired.iter().map(|(_, meta)| meta.seq).collect();
-        let changes = expired.into_iter().map(|(key, meta)| MessageChange::Removed(key, meta)).collect();
-        let self_ref = self_ref.clone();
-        let done = move |result| self_ref.tell(Msg::Removed(seqs, result, None));
-        self.store.commit(self.unsynced_commit(changes), Box::new(done));
-    }
-
-    /// Commits without waiting for fsync. If a crash loses the commit, a message is redelivered.
-    fn commit_relaxed(&self, changes: Vec<MessageChange>) {
-        if changes.is_empty() {
-            return;
-        }
-        let queue = self.queue;
-        self.store.commit(
-            self.unsynced_commit(changes),
-            Box::new(move |result| {
-                if let Err(error) = result {
-                    tracing::warn!(queue = queue.0, %error, "could not store delivery states");
-                }
-            }),
-        );
-    }
-
-    fn unsynced_commit(&self, changes: Vec<MessageChange>) -> Commit {
-        Commit { durability: Durability::Os, ..self.commit(changes) }
-    }
-
-    fn commit(&self, changes: Vec<MessageChange>) -> Commit {
-        Commit { queue: self.queue, epoch: self.epoch, changes, durability: self.settings.durability }
     }
 
     /// Returns the delay before a nacked message is redelivered, if the consumer gave none.

@@ -1,6 +1,6 @@
 //! Slot for one pointer that its owner stores and that any thread may take.
 //!
-//! Guarantees: a stored pointer is returned exactly once, and whoever gets it also sees what its owner wrote before it
+//! Guarantees: a stored pointer is returned exactly once, and the thread that takes it also sees what its owner wrote before it
 //! stored the pointer.
 
 use core::ptr;

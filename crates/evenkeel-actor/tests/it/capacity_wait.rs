@@ -15,24 +15,24 @@ use crate::harness::*;
 const LIMIT: Duration = Duration::from_millis(50);
 
 /// Sends each number that it gets to its peer, and keeps the one that did not fit.
-struct Relay {
+struct Forwarder {
     name: &'static str,
-    peer: Option<ActorRef<RelayMsg>>,
+    peer: Option<ActorRef<ForwarderMsg>>,
     unsent: Option<u32>,
     log: Log,
 }
 
-enum RelayMsg {
-    Connect(ActorRef<RelayMsg>),
+enum ForwarderMsg {
+    Connect(ActorRef<ForwarderMsg>),
     /// Sends this many numbers to the peer.
     Burst(u32),
     Number(u32),
 }
 
-impl Relay {
-    fn send(&mut self, number: u32, ctx: &mut Context<'_, Self>) -> HandlerResult<RelayMsg> {
+impl Forwarder {
+    fn send(&mut self, number: u32, ctx: &mut Context<'_, Self>) -> HandlerResult<ForwarderMsg> {
         let Some(peer) = &self.peer else { return Ok(Flow::Continue) };
-        match ctx.try_tell(peer, RelayMsg::Number(number)) {
+        match ctx.try_tell(peer, ForwarderMsg::Number(number)) {
             Ok(_) => Ok(Flow::Continue),
             Err(_) => {
                 self.unsent = Some(number);
@@ -42,16 +42,16 @@ impl Relay {
     }
 }
 
-impl Actor for Relay {
-    type Msg = RelayMsg;
+impl Actor for Forwarder {
+    type Msg = ForwarderMsg;
 
-    fn receive(&mut self, message: RelayMsg, ctx: &mut Context<'_, Self>) -> HandlerResult<RelayMsg> {
+    fn receive(&mut self, message: ForwarderMsg, ctx: &mut Context<'_, Self>) -> HandlerResult<ForwarderMsg> {
         if let Some(number) = self.unsent.take() {
             self.log.record(format!("{} gave up {number}", self.name));
         }
         match message {
-            RelayMsg::Connect(peer) => self.peer = Some(peer),
-            RelayMsg::Burst(count) => {
+            ForwarderMsg::Connect(peer) => self.peer = Some(peer),
+            ForwarderMsg::Burst(count) => {
                 for number in 0..count {
                     let flow = self.send(number, ctx)?;
                     if matches!(flow, Flow::Suspend(..)) {
@@ -59,12 +59,12 @@ impl Actor for Relay {
                     }
                 }
             }
-            RelayMsg::Number(number) => self.log.record(format!("{} {number}", self.name)),
+            ForwarderMsg::Number(number) => self.log.record(format!("{} {number}", self.name)),
         }
         Ok(Flow::Continue)
     }
 
-    fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> HandlerResult<RelayMsg> {
+    fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> HandlerResult<ForwarderMsg> {
         assert_eq!(signal, Signal::CapacityTimeout);
         self.log.record(format!("{} timed out after {:?}", self.name, ctx.now()));
         Ok(Flow::Continue)
@@ -76,17 +76,17 @@ fn two_actors_that_wait_for_capacity_in_each_other_go_on_at_the_limit() {
     explore_with(ActorSystemConfig { capacity_wait_max: LIMIT, ..config() }, |harness| {
         let relay = |name| {
             let props = Props::of_values().mailbox(mailbox_options(4, OverflowStrategy::Reject)).label(name);
-            let relay = Relay { name, peer: None, unsent: None, log: harness.log.clone() };
+            let relay = Forwarder { name, peer: None, unsent: None, log: harness.log.clone() };
             harness.system.spawn_value(relay, &props.build()).unwrap()
         };
         let a = relay("a");
         let b = relay("b");
-        a.tell(RelayMsg::Connect(b.clone()));
-        b.tell(RelayMsg::Connect(a.clone()));
+        a.tell(ForwarderMsg::Connect(b.clone()));
+        b.tell(ForwarderMsg::Connect(a.clone()));
         harness.run();
         // While it handles the burst, each has too many numbers in its mailbox for the other to go on.
-        [&a, &b].into_iter().for_each(|actor| actor.tell(RelayMsg::Burst(10)));
-        (0..3).for_each(|_| [&a, &b].into_iter().for_each(|actor| actor.tell(RelayMsg::Number(77))));
+        [&a, &b].into_iter().for_each(|actor| actor.tell(ForwarderMsg::Burst(10)));
+        (0..3).for_each(|_| [&a, &b].into_iter().for_each(|actor| actor.tell(ForwarderMsg::Number(77))));
         harness.run();
         assert_eq!([a.state(), b.state()], [ActorState::Suspended; 2], "they wait for each other");
         harness.advance_ms(LIMIT.as_millis() as u64 - 2);

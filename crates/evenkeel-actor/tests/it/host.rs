@@ -33,7 +33,7 @@ enum GuestMsg {
     Suspend,
     /// Reports that the handler runs, then blocks its thread until the sender is dropped.
     Block(mpsc::Sender<()>, mpsc::Receiver<()>),
-    /// Tells the others to answer, then blocks like `Block`.
+    /// Asks the others to answer, then blocks like `Block`.
     TellAndBlock(Vec<ActorRef<GuestMsg>>, mpsc::Sender<()>, mpsc::Receiver<()>),
     /// Reports to the channel.
     Report(mpsc::Sender<()>),

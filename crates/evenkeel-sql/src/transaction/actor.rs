@@ -121,7 +121,9 @@ impl Actor for TransactionActor {
         match signal {
             Signal::ReceiveTimeout => self.end(EndedBy::IdleTimeout),
             Signal::Timer(_) => self.end(EndedBy::TimeLimit),
-            Signal::Terminated { .. } | Signal::ChildFailed(_) | Signal::CapacityTimeout => Ok(Flow::Continue),
+            Signal::Terminated { .. } | Signal::ChildFailed(_) | Signal::CapacityTimeout => {
+                Ok(Flow::Continue)
+            }
         }
     }
 }
