@@ -1,6 +1,6 @@
 //! The models that may serve one request: the one that it names, then the fallbacks of that.
 //!
-//! Guarantees: a model is left only before the first byte of a response, and never for one that the tenant may not use.
+//! Guarantees: a request falls back only before the first byte of a response, and only to models that the tenant may use.
 //! After a failed attempt, trying another model spends a retry from the budget, like any other retry.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::request::LlmRequest;
 #[derive(Clone, Debug)]
 pub(crate) struct ChainModel {
     pub(crate) id: ModelId,
-    /// Its name, if the request has another one.
+    /// The model's name, if the request names another; it replaces `model` in the body.
     pub(crate) renamed: Option<Arc<str>>,
 }
 
@@ -36,8 +36,8 @@ pub(crate) struct ModelChain {
 impl ModelChain {
     /// Chooses the models for a request, and begins with the first that has a usable node; `None` if no node serves any.
     ///
-    /// If no model has a usable node, the request waits for the first one. Models whose nodes do not all accept
-    /// `extra_path` are left out.
+    /// If no model has a usable node, the first one is chosen, and the pipeline queues or rejects the request. With
+    /// `extra_path`, a path that nodes must list in `extra_paths`, models with a node that does not list it are left out.
     pub(crate) fn select(
         llm: &LlmApi,
         tenant: &Tenant,

@@ -1,8 +1,8 @@
 //! The usage of tenants by day and model, and its comparison with their budgets. The time is an argument.
 //!
 //! Guarantees: with the estimates of requests in flight, a budget is exceeded at most by the error of these estimates.
-//! Usage counts on the day on which its request ends. The usage of a day stays, so a clock that steps back and forth opens
-//! no period twice.
+//! Usage counts on the day on which its request ends. A clock that steps back resets no
+//! budget, because the usage of earlier days is kept.
 //!
 //! Limits: totals are kept for [`DAYS_MAX`] days per tenant, rows until they are taken to be stored; a tenant has at most
 //! [`MODELS_MAX`] rows a day, further models share [`OTHER`].
@@ -147,8 +147,8 @@ impl UsageLedger {
         }
     }
 
-    /// Reserves the estimate for a request, unless it does not fit into a budget. Of several such budgets, the error names
-    /// the one that resets last.
+    /// Reserves the estimate for a request, unless it does not fit into a budget. If several do not fit, the error names
+    /// the one with the longest `retry_after`.
     pub fn reserve(
         &self,
         tenant: &str,
@@ -161,7 +161,7 @@ impl UsageLedger {
         let totals = state.tenants.entry(tenant.to_owned()).or_default();
         let reached = statuses(totals, budgets, now).filter_map(|status| {
             let needed = estimate.of(status.budget);
-            // What costs nothing fits into any budget.
+            // A request that costs nothing fits into any budget.
             let fits = needed == 0 || status.has_room_for(needed);
             (!fits).then(|| BudgetReached { status, needed, currency: currency.clone(), at: now })
         });
@@ -174,7 +174,7 @@ impl UsageLedger {
         }
     }
 
-    /// Returns the estimate for a request that has ended.
+    /// Releases the reservation of a request that has ended.
     pub fn release(&self, tenant: &str, estimate: Spending) {
         if let Some(totals) = self.0.lock().tenants.get_mut(tenant) {
             totals.reserved.subtract(estimate);
@@ -207,7 +207,7 @@ impl UsageLedger {
         core::mem::take(&mut self.0.lock().pending)
     }
 
-    /// Returns rows that could not be stored.
+    /// Puts back rows that could not be stored.
     pub fn return_pending(&self, rows: UsageRows) {
         let mut state = self.0.lock();
         rows.0.into_iter().for_each(|(key, row)| state.pending.add(key, row));

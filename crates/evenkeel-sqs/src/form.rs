@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::error::SqsError;
 
-/// A batch of ten messages with ten attributes each has about 500 parameters.
+/// A batch of ten messages with ten attributes each has fewer than 400 parameters.
 const PARAMETERS_MAX: usize = 1_000;
 /// Parts of the longest name, `SendMessageBatchRequestEntry.1.MessageAttribute.1.Value.StringListValue.1`.
 const PARTS_MAX: usize = 7;
@@ -161,7 +161,7 @@ fn convert(name: String, node: FormNode) -> Result<(String, Value), SqsError> {
     Ok((name, value))
 }
 
-/// Returns the texts of a list; one without a number is a list of one.
+/// Returns the texts of a list. A parameter without an index (`AttributeName=All`) is a list with one element.
 fn elements(name: &str, node: FormNode) -> Result<Vec<Value>, SqsError> {
     let nodes = match node {
         FormNode::Text(_) => vec![node],

@@ -99,7 +99,7 @@ impl Xml {
         }
     }
 
-    /// Writes a text; characters that XML cannot carry, which only the native API accepts, become U+FFFD.
+    /// Writes escaped text. Characters that XML does not allow (only the native API accepts them) become U+FFFD.
     fn escape(&mut self, text: &str) {
         for character in text.chars() {
             match character {

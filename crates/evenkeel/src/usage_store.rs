@@ -1,6 +1,6 @@
 //! Usage of the tenants in the data directory: a file per day in `usage/`, replaced atomically.
 //!
-//! Guarantees: after a crash, only usage that was not stored yet is lost; the gateway stores it every second.
+//! Guarantees: the gateway stores usage every second, so a crash loses at most the last second and requests in flight.
 //!
 //! Limits: the files of the latest [`FILES_MAX`] days with usage are kept.
 
@@ -115,7 +115,7 @@ impl UsageStore {
         Ok(found)
     }
 
-    /// Adds the pending rows of the ledger to those of their days. Each change of the day stores the one before.
+    /// Adds the pending rows of the ledger to those of their days. Stores the rows of the current day before it loads another.
     fn take_pending(&self, state: &mut StoreState, ledger: &UsageLedger) -> Result<(), UsageStoreError> {
         let mut pending = ledger.take_pending();
         while let Some((key, row)) = pending.pop_first() {
@@ -154,7 +154,7 @@ impl UsageStore {
         if is_new { self.remove_oldest() } else { Ok(()) }
     }
 
-    /// Removes the oldest files by their number, not by the clock, which may be wrong.
+    /// Keeps the newest [`FILES_MAX`] files. Does not compare them with today, because the clock may be wrong.
     fn remove_oldest(&self) -> Result<(), UsageStoreError> {
         for day in self.days()?.into_iter().rev().skip(FILES_MAX) {
             let path = self.path(day);

@@ -1,5 +1,5 @@
-//! Loads at which a node lately served requests: they tell a request that is refused for what it is from one that is
-//! refused because the node is full.
+//! Loads at which a node recently served requests. They show whether a refusal is about the request or means that the
+//! node is full: a node that serves others at the same load is not full.
 //!
 //! A request that is about to be refused is in flight without being served, so it does not count in the loads at which
 //! others were sent meanwhile.
@@ -17,9 +17,9 @@ const REFUSALS_MAX: usize = 64;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Acceptance {
-    /// Levels with the time at which a request sent at this level was served; older ones are higher.
+    /// Levels at which requests were served, with the time; the front is the oldest and highest.
     levels: VecDeque<(Instant, u32)>,
-    /// Latest time at which a request was sent that was served.
+    /// Send time of the most recently sent request that was served.
     sent_at: Option<Instant>,
     /// The latest refusals, the newest last.
     refusals: VecDeque<RefusedAttempt>,
@@ -33,8 +33,8 @@ struct RefusedAttempt {
 }
 
 impl Acceptance {
-    /// Records that a request was served that was sent with `level` requests in flight; reports whether that level shows
-    /// that the latest refusal was not for lack of room.
+    /// Records a served request, sent when `level` requests were in flight, itself included; reports whether the node must
+    /// have had room at its latest refusal.
     pub(crate) fn record(&mut self, now: Instant, sent_at: Instant, level: u32) -> bool {
         self.sent_at = self.sent_at.max(Some(sent_at));
         let level = self.served_level(sent_at, level);

@@ -1,7 +1,7 @@
 //! Health of a node as each tenant sees it, so that the requests of one tenant do not take the node from the others.
 //!
-//! Guarantees: refusals (429, 503) and failed responses of a tenant close the node only to that tenant, until a second
-//! tenant's evidence agrees and no third one was served meanwhile. Connection errors and health checks are evidence for
+//! Guarantees: refusals (429, 503, 529) and failed responses of a tenant close the node only to that tenant. It is closed
+//! to all once a second tenant has the same trouble, unless the node serves a third one meanwhile. Connection errors and health checks are evidence for
 //! all and are not counted here.
 //!
 //! Limits: an entry only per tenant with evidence, at most [`TENANTS_MAX`]; the one unused for longest makes room.
@@ -20,13 +20,13 @@ use super::node::NodeDefaults;
 /// Tenants of which a node keeps evidence.
 const TENANTS_MAX: usize = 64;
 
-/// Refusals among the last eight responses that close the node to the tenant.
+/// Number of refusals among a tenant's last eight responses at which the node is closed to it.
 const REFUSALS_MAX: u32 = 4;
 
-/// Age at which a tenant's failures no longer agree with those of another one.
+/// A tenant's failures older than this do not corroborate those of another tenant.
 const EVIDENCE_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// Age at which a served request no longer shows that the node serves.
+/// A request served longer ago than this is no evidence that the node works.
 pub(super) const SERVED_AGE_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ struct Evidence {
     breaker: CircuitBreaker,
     /// Start of the current run of failures.
     failing_since: Instant,
-    /// Last time that its failures were evidence, although they may not have closed the node.
+    /// Last time that the tenant's failures tripped its breaker, even if the node was kept open for lack of an alternative.
     failed_at: Option<Instant>,
     /// The tenant's failures helped to open the breaker for all.
     is_blamed: bool,
@@ -69,13 +69,13 @@ impl Evidence {
 /// Responses that a tenant's failures can be compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Corroboration {
-    /// Another node serves the tenant, or the node serves other tenants.
+    /// Another healthy node could serve the request, or this node serves other tenants.
     Others,
-    /// Nothing: the node stays open, so that failing requests are answered at once.
+    /// Nothing: the tenant keeps this node, because without it its requests would wait instead of failing at once.
     Nothing,
 }
 
-/// Meaning of a tenant's failures for the node.
+/// Consequence of a tenant's failed response for its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// There is too little evidence.
@@ -86,7 +86,7 @@ pub(crate) enum Verdict {
     ClosedToAll(TripReason),
 }
 
-/// Conclusion from the load at which a request was served: the node had room when it last refused one.
+/// Reports whether the node had room when it last refused a request: it served one at the same load or a higher one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HadRoom {
     Yes,

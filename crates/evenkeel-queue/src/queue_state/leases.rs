@@ -8,8 +8,8 @@
 //! [`release_undelivered`](QueueState::release_undelivered) (it never reached a consumer; no attempt is counted).
 //!
 //! A receipt outlives its lease: until the message is delivered again, it still deletes the message or leases it again.
-//! On a FIFO queue it ends with the lease. For a late delete to win against the dead-letter queue, a message whose last
-//! allowed lease ended is moved by the next receive, or [`DEAD_LETTER_DELAY`] later.
+//! On a FIFO queue it ends with the lease. After its last allowed lease, a message moves to the
+//! dead-letter queue at the next receive or after [`DEAD_LETTER_DELAY`], so that a late delete can still remove it.
 
 use core::time::Duration;
 
@@ -47,7 +47,7 @@ pub struct RedeliveryRecord {
 pub enum Disposition {
     /// The message is ready again, or delayed until `not_before`.
     Requeued(RedeliveryRecord),
-    /// The message must be moved to the dead-letter queue.
+    /// The message must be moved to the dead-letter queue; `confirm_removal` or `revert_removal` must follow.
     DeadLetter { key: KeyId, meta: MessageMeta, attempts: u32 },
     /// The message must be deleted: [`confirm_removal`](QueueState::confirm_removal) or
     /// [`revert_removal`](QueueState::revert_removal) must follow.
@@ -285,7 +285,7 @@ impl QueueState {
         }
     }
 
-    /// Finds the message of a receipt, unless it was delivered again later.
+    /// Returns the state of a receipt's delivery; an error if the message is gone or was delivered again.
     fn find_delivery(&self, delivery: DeliveryId) -> Result<DeliveryState, Rejection> {
         let ended = |entry: &MessageEntry| {
             let is_last = entry.deliveries.number() == delivery.attempt;
@@ -313,7 +313,7 @@ impl QueueState {
         }
     }
 
-    /// Returns the attempts of a message in flight, this one included.
+    /// Returns the number of attempts of an invisible message, the current one included; 0 if there is none.
     pub fn attempts(&self, seq: Seq) -> u32 {
         self.invisible.get(seq).map_or(0, |message| message.entry.deliveries.attempts)
     }

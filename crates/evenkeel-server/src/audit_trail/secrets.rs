@@ -4,19 +4,19 @@ use serde_json::{Value, json};
 
 use crate::api_key::KEY_PREFIX;
 
-/// Parts of the names of fields whose values are secrets; case and separators do not matter, so that a name with a typo,
-/// which is refused, does not reveal the value.
+/// Parts of the names of fields whose values are secrets; case and separators do not matter, so that a name with a typo
+/// does not reveal the value. (The request is rejected, but still recorded.)
 const SECRET_NAMES: [&str; 5] = ["secret", "passw", "token", "authorization", "credential"];
 /// Shortest text that is replaced in the reason for a refusal.
 const SECRET_BYTES_MIN: usize = 4;
-/// Fields with URLs. One that is not a URL is refused, and hidden as a whole, since the user's part cannot be found in it.
+/// Fields with URLs. A value without a scheme is replaced entirely, because its credentials cannot be located.
 const URL_FIELDS: [&str; 3] = ["url", "paths", "target"];
 /// Fewest hexadecimal digits after the prefix of an API key; the gateway's keys have 64.
 const KEY_DIGITS_MIN: usize = 32;
 /// Replaces a secret.
 pub(super) const HIDDEN: &str = "[hidden]";
 
-/// Replaces the values of secret fields, and cuts users and queries from URLs; adds what it replaces to `hidden`.
+/// Replaces the values of secret fields, and removes credentials, queries and fragments from URLs; adds what it replaces to `hidden`.
 pub(super) fn hide_secrets(value: &mut Value, hidden: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -43,7 +43,9 @@ pub(super) fn hide_secrets(value: &mut Value, hidden: &mut Vec<String>) {
 fn is_secret(field: &str) -> bool {
     let name: String = field.chars().filter(char::is_ascii_alphanumeric).collect();
     let name = name.to_ascii_lowercase();
-    name.ends_with("key") || SECRET_NAMES.iter().any(|part| name.contains(part))
+    // Budgets are numbers of tokens, not secrets.
+    let is_budget = ["tokensperday", "tokenspermonth"].contains(&name.as_str());
+    !is_budget && (name.ends_with("key") || SECRET_NAMES.iter().any(|part| name.contains(part)))
 }
 
 fn is_malformed_url(field: &str, value: &Value) -> bool {
@@ -100,7 +102,7 @@ mod tests {
             assert_eq!(hidden, ["sk-1"]);
         }
         let plain =
-            json!({"key_name": "ci", "keys": ["a"], "keep_old": true, "keys_max": 3, "api_key": null});
+            json!({"key_name": "ci", "keys": ["a"], "keep_old": true, "tokens_per_day": 3, "api_key": null});
         assert_eq!(hide(plain.clone()), (plain, vec![]));
     }
 

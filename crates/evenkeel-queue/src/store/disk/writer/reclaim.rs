@@ -13,9 +13,9 @@ use crate::store::StoreError;
 use crate::store::disk::keyspaces::{Keyspaces, io};
 use crate::store::disk::segments::Segment;
 
-/// Delay from a write to the next run, and between runs.
+/// Delay from a write to the next run, and the shortest delay between runs.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// A run that returns nothing is repeated after twice its predecessor's delay, up to 64 s.
+/// While the store is idle, the delay doubles from the third consecutive flush on, up to 64 s (1 s << 6).
 const BACKOFF_SHIFT_MAX: u32 = 6;
 /// With fewer bytes appended since the last run, empty segments are dropped.
 const QUIET_BYTES: u64 = 256 << 10;
@@ -25,9 +25,9 @@ const IDLE_CHANGES: u64 = 100;
 const FLUSH_MIN: u64 = 8 << 20;
 /// The same while the disk is short of space.
 const FLUSH_MIN_SHORT: u64 = 1 << 20;
-/// Runs after the last that returned something; memory that it freed late is purged by the next.
+/// Runs that follow the first one without anything to return, to purge memory that fjall frees late.
 const SETTLED_MAX: u32 = 3;
-/// Bytes of an open segment without live messages that are worth a new segment.
+/// Size from which an open segment without live messages is closed, so that it can be dropped.
 const DRAINED_MIN: u64 = 8 << 20;
 /// Size at which fjall seals a memtable.
 const MEMTABLE_MAX: u64 = 64 << 20;
@@ -41,7 +41,7 @@ pub(super) struct Reclaim {
     due: Option<Instant>,
     appended: u64,
     changes: u64,
-    /// Flushes since the store became idle.
+    /// Consecutive idle runs that flushed memtables or left an empty segment to drop.
     flushes: u32,
     /// Runs since then that found nothing to return.
     settled: u32,
@@ -61,7 +61,7 @@ impl Reclaim {
 }
 
 impl Writer {
-    /// Reopens a closed database; of an open one, returns the space that is not needed.
+    /// Reopens the database if a failed write closed it; otherwise frees unused space.
     pub(super) fn run_reclaim(&mut self) {
         if self.catalog.is_none() {
             // A failure is reported to the next request.
@@ -141,7 +141,7 @@ impl Writer {
 
     /// Returns the free disk space, without what the memtables will take once they are flushed.
     pub(super) fn available(&self) -> u64 {
-        // What was appended since the last reading takes space in the journal, and again when it is flushed.
+        // Bytes appended since the last reading take space twice: in the journal, and in a table after the flush.
         let appended = self.appended_since_read.saturating_mul(2);
         self.free_bytes.saturating_sub(self.unflushed_bytes).saturating_sub(appended)
     }
