@@ -83,7 +83,7 @@ fn a_node_that_is_down_at_start_is_logged_and_its_unknown_models_are_unavailable
     let node = format!("[[llm.nodes]]\nname = 'engine'\nurl = 'http://{address}'\n");
     dir.write("evenkeel.toml", &format!("{CONFIG}{node}"));
     let server = ServerProcess::start(&dir, &[]);
-    let failed = server.wait_log("health check failed");
+    let failed = server.wait_early_log("health check failed");
     assert_eq!(failed["node"], "engine");
     assert!(failed["error"].as_str().unwrap().contains("refused"), "{failed}");
 
