@@ -1,10 +1,11 @@
 //! Health of nodes: what one tenant's refusals and failures mean to it and to others, and outages.
 
 use evenkeel_pipeline::{
-    Arrival, AttemptFailure, BreakerState, NoRetryReason, OutageRule, PipelineOptions, Rejection, RequestId,
-    RetryOptions,
+    Arrival, AttemptFailure, BreakerState, Event, NoRetryReason, OutageRule, PipelineOptions, Rejection,
+    RequestId, RetryOptions,
 };
 use evenkeel_policy::id::{NodeId, TenantId};
+use evenkeel_policy::outcome::TripReason;
 use evenkeel_policy::path::Probe;
 use evenkeel_policy::time::Duration;
 
@@ -41,6 +42,26 @@ fn half_of_eight_responses_refused_close_the_node_to_that_tenant_only() {
     assert!(!driver.is_in_flight(alice) && driver.is_in_flight(bob));
     let node = &driver.pipeline.status().nodes[0];
     assert_eq!((&node.closed_to[..], node.cooldown_until), (&[TenantId(ALICE)][..], None));
+}
+
+#[test]
+fn a_node_that_closes_to_a_tenant_and_opens_again_is_reported() {
+    let mut driver = Driver::with_nodes(&[16]);
+    refuse(&mut driver, ALICE, 4);
+    let until = driver.now + SECOND;
+    driver.advance(SECOND);
+    let probe = *driver.in_flight.keys().next().unwrap();
+    driver.first_byte(probe);
+    let node = NodeId(0);
+    let tenant = TenantId(ALICE);
+    let is_change =
+        |event: &&Event| matches!(event, Event::ClosedToTenant { .. } | Event::OpenedToTenant { .. });
+    let reported: Vec<_> = driver.events.iter().filter(is_change).copied().collect();
+    let reason = TripReason::Refusals;
+    assert_eq!(
+        reported,
+        [Event::ClosedToTenant { node, tenant, until, reason }, Event::OpenedToTenant { node, tenant }]
+    );
 }
 
 #[test]
