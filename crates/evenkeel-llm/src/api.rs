@@ -33,7 +33,7 @@ use crate::monitor::{MonitorStartError, Monitors};
 use crate::node_registry::{ChangedNode, Monitoring, NodeError, NodeRegistry};
 use crate::options::{LlmOptions, NodeOptions};
 use crate::prices::{PriceTable, Prices};
-use crate::proxy::proxy;
+use crate::proxy::{join_causes, proxy};
 use crate::request::Endpoint;
 use crate::status;
 use crate::usage::{CachedCost, Forecast};
@@ -53,6 +53,8 @@ pub struct LlmApi {
     pub(crate) first_byte_max: Option<Duration>,
     /// Longest time a request is queued unless its client sets a shorter one.
     pub(crate) wait_max: Duration,
+    /// Time between health checks of a node.
+    health_interval: Duration,
     pub(crate) tenants: ScheduledTenants,
     models: RwLock<Arc<ModelTable>>,
     pub(crate) pass: PassOptions,
@@ -87,6 +89,7 @@ impl LlmApi {
             forecast: Mutex::new(Forecast::new(FORECASTS_MAX)),
             first_byte_max: options.first_byte_max,
             wait_max,
+            health_interval: options.health.interval,
             tenants: ScheduledTenants::default(),
             models: RwLock::new(Arc::new(options.models)),
             pass: options.pass,
@@ -100,6 +103,21 @@ impl LlmApi {
             llm.add_node(node)?;
         }
         Ok(llm)
+    }
+
+    /// Returns the error for a model that no node is known to serve: 503 while a node that was never asked may serve it.
+    pub(crate) fn unknown_model(&self, model: &str) -> ApiError {
+        let Some(causes) = self.nodes.pending_discoveries() else {
+            return ApiError::NoModel { model: model.to_owned() };
+        };
+        if causes.is_empty() {
+            return ApiError::Unready;
+        }
+        let message = format!(
+            "no node is known to serve model {model:?}; models could not be listed yet: {}",
+            join_causes(&causes)
+        );
+        ApiError::Unavailable { message, retry_after: self.health_interval + Duration::from_secs(1) }
     }
 
     /// Adds the API's routes to a routing table.

@@ -3,11 +3,13 @@
 //! Guarantees: a request falls back only before the first byte of a response, and only to models that the tenant may use.
 //! After a failed attempt, trying another model spends a retry from the budget, like any other retry.
 
+use core::mem;
 use std::sync::Arc;
 
 use evenkeel_pipeline::{
     AttemptFailure, ModelId, NoRetryReason, OptimizedLoadManager, OutageRule, Rejection,
 };
+use evenkeel_policy::id::TenantId;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::tenant::Tenant;
 use evenkeel_telemetry::FallbackReason;
@@ -31,6 +33,8 @@ pub(crate) struct ModelChain {
     fallback_on: FallbackOn,
     /// Reason why the current model is tried, unless it is the one that the request names.
     fallback: Option<FallbackReason>,
+    /// No later model had a usable node when those of the current model could not be reached.
+    is_held: bool,
 }
 
 impl ModelChain {
@@ -77,7 +81,7 @@ impl ModelChain {
     }
 
     fn new(models: Vec<ChainModel>, fallback_on: FallbackOn) -> Self {
-        Self { models, current: 0, fallback_on, fallback: None }
+        Self { models, current: 0, fallback_on, fallback: None, is_held: false }
     }
 
     /// Returns the model to try.
@@ -90,14 +94,18 @@ impl ModelChain {
         self.fallback
     }
 
-    /// Returns whether the request waits for unreachable nodes of the current model: not if there is a fallback.
+    /// Returns whether the request waits for unreachable nodes of the current model: only if no fallback has a usable
+    /// node.
     pub(crate) fn outage_rule(&self) -> OutageRule {
-        if self.current + 1 < self.models.len() { OutageRule::Reject } else { OutageRule::Hold }
+        let is_last = self.models.len() <= self.current + 1;
+        if is_last || self.is_held { OutageRule::Hold } else { OutageRule::Reject }
     }
 
     /// Moves on to the next model with a usable node after the current one rejected the request; `false` if the
     /// rejection is final.
-    pub(crate) fn fall_back(&mut self, llm: &LlmApi, rejection: &Rejection) -> bool {
+    ///
+    /// If no node of any model can be reached, the request begins to wait for the current one.
+    pub(crate) fn fall_back(&mut self, llm: &LlmApi, tenant: TenantId, rejection: &Rejection) -> bool {
         let Some(reason) = fallback_reason(rejection).filter(|reason| self.allows(*reason)) else {
             return false;
         };
@@ -106,13 +114,16 @@ impl ModelChain {
             return false;
         }
         let Some(next) = llm.scheduler.inspect(|pipeline| self.usable_from(from, pipeline)) else {
-            return false;
+            let is_unreachable = matches!(rejection, Rejection::Outage { .. });
+            return is_unreachable && !mem::replace(&mut self.is_held, true);
         };
-        if reason == FallbackReason::Failed && !llm.scheduler.update(OptimizedLoadManager::spend_retry) {
+        let spend = |pipeline: &mut OptimizedLoadManager, now| pipeline.spend_retry(now, tenant);
+        if reason == FallbackReason::Failed && !llm.scheduler.update(spend) {
             return false;
         }
         self.current = next;
         self.fallback = Some(reason);
+        self.is_held = false;
         true
     }
 

@@ -40,7 +40,7 @@ pub(crate) fn one(llm: &LlmApi, call: &ServerRequest) -> Result<Response, ApiErr
         return Ok(json_response_with_zero_wait(&model));
     }
     tenant.check_model(&name)?;
-    Err(ApiError::NoModel { model: name })
+    Err(llm.unknown_model(&name))
 }
 
 /// Lists the names of the models that nodes serve and of their aliases, those that the tenant may use, sorted.

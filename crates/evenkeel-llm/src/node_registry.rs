@@ -21,7 +21,7 @@ use parking_lot::RwLock;
 
 pub(crate) use change::{ChangedNode, Monitoring};
 
-use crate::monitor::{Engine, Finding, HealthCheckResult, MonitorTarget, Report};
+use crate::monitor::{Engine, Finding, MonitorTarget, Report};
 use crate::options::{Concurrency, NodeOptions};
 use evenkeel_scheduler::RequestScheduler;
 use evenkeel_upstream::{Origin, UrlError};
@@ -101,9 +101,8 @@ struct RegisteredNode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Configured,
-    /// Discovery is not complete yet.
+    /// It was never asked successfully.
     Pending,
-    /// Discovery is complete, or has failed at least once.
     Discovered,
 }
 
@@ -185,11 +184,6 @@ impl NodeRegistry {
                 self.scheduler.update(|pipeline, now| pipeline.handle_probe(now, node, path, check.probe()));
                 if path.is_none() {
                     self.set_health_error(node, check.error());
-                }
-                if matches!(check, HealthCheckResult::TimedOut | HealthCheckResult::Failed { .. })
-                    && self.has_pending_discovery()
-                {
-                    self.edit(node, RegisteredNode::end_pending);
                 }
             }
             Finding::Models(models) => {
@@ -278,7 +272,7 @@ impl NodeRegistry {
         let is_discovered =
             |entry: &RegisteredNode| entry.node.id == node && entry.source != Source::Configured;
         let Some(index) = table.entries.iter().position(is_discovered) else { return Ok(()) };
-        table.entries[index].end_pending();
+        table.entries[index].source = Source::Discovered;
         let models = table.model_ids(models, self.models_max)?;
         if table.entries[index].models != models {
             self.scheduler.update(|pipeline, now| pipeline.set_node_models(now, node, &models))?;
@@ -287,9 +281,14 @@ impl NodeRegistry {
         Ok(())
     }
 
-    /// Reports whether the first discovery of a node is pending, which may find a model that is not known yet.
-    pub(crate) fn has_pending_discovery(&self) -> bool {
-        self.table.read().entries.iter().any(|entry| entry.source == Source::Pending)
+    /// Returns the causes for which nodes could not list their models yet; `None` if all that have to have done so.
+    ///
+    /// Such a node may serve a model that is not known. It has no cause before its first health check ends.
+    pub(crate) fn pending_discoveries(&self) -> Option<Vec<(String, String)>> {
+        let table = self.table.read();
+        let mut pending = table.entries.iter().filter(|entry| entry.source == Source::Pending).peekable();
+        pending.peek()?;
+        Some(pending.filter_map(RegisteredNode::named_error).collect())
     }
 
     /// Reports whether there is no node at all, or a node without known models.
@@ -371,12 +370,6 @@ impl RegisteredNode {
 
     fn named_error(&self) -> Option<(String, String)> {
         self.health_error.clone().map(|error| (self.node.options.name.clone(), error))
-    }
-
-    fn end_pending(&mut self) {
-        if self.source == Source::Pending {
-            self.source = Source::Discovered;
-        }
     }
 }
 

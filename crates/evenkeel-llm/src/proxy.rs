@@ -162,7 +162,7 @@ impl ProxyRequest {
                 Err(Unserved::Error(error)) => return Err(error),
                 Err(Unserved::Rejected(rejection)) => {
                     let id = model.id;
-                    if !models.fall_back(&self.llm, &rejection) {
+                    if !models.fall_back(&self.llm, accepted.tenant.id, &rejection) {
                         return Err(self.rejection_error(&rejection, &accepted.request, id));
                     }
                 }
@@ -346,15 +346,12 @@ impl ProxyRequest {
         response
     }
 
-    /// Returns the error for a model that no node serves: `Unready` if discovery may still find it.
-    ///
-    /// An interactive request waits for the first discovery of each node, a job until every node has models.
+    /// Returns the error for a model that no node serves; a job waits until every node has models.
     fn unknown_model(&self, model: &str) -> ApiError {
-        let may_appear = match self.priority {
-            Priority::Interactive => self.llm.nodes.has_pending_discovery(),
-            Priority::Background => self.llm.nodes.has_node_without_models(),
-        };
-        if may_appear { ApiError::Unready } else { ApiError::NoModel { model: model.to_owned() } }
+        match self.priority {
+            Priority::Background if self.llm.nodes.has_node_without_models() => ApiError::Unready,
+            Priority::Background | Priority::Interactive => self.llm.unknown_model(model),
+        }
     }
 
     /// Records how long a rejected request was queued.
@@ -382,12 +379,16 @@ impl ProxyRequest {
     }
 
     fn outage_message(&self, request: &LlmRequest, model: ModelId) -> String {
-        let causes = self.llm.nodes.health_errors(model);
-        let causes = causes.iter().map(|(node, error)| format!("node {node:?}: {error}"));
-        let causes = causes.collect::<Vec<_>>().join("; ");
+        let causes = join_causes(&self.llm.nodes.health_errors(model));
         let detail = if causes.is_empty() { "connections fail".to_owned() } else { causes };
         format!("no node of model {:?} can be reached: {detail}", request.model)
     }
+}
+
+/// Joins the names of unhealthy nodes and the causes for a message.
+pub(crate) fn join_causes(causes: &[(String, String)]) -> String {
+    let causes = causes.iter().map(|(node, error)| format!("node {node:?}: {error}"));
+    causes.collect::<Vec<_>>().join("; ")
 }
 
 /// Reason why a model did not serve a request.

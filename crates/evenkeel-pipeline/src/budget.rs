@@ -1,7 +1,8 @@
 //! Retry budget, and budget of redirects: limits an exceptional action to a fraction of the regular ones within a window,
 //! plus a minimum.
 //!
-//! Limits: per window at most `ratio` times the regular actions, or `spends_min` if that is more.
+//! Limits: per window at most `ratio` times the regular actions, or `spends_min` if that is more. While others act, too, a
+//! member gets no more of a shared budget than its own actions earn, or half if that is more.
 
 use evenkeel_policy::estimate::{Outcome, RatioWindow};
 use evenkeel_policy::time::{Duration, Instant};
@@ -36,10 +37,7 @@ impl Budget {
     }
 
     pub(crate) fn is_left(&self, now: Instant) -> bool {
-        let spent = self.actions.bad(now);
-        let earned = self.actions.total(now) - spent;
-        let allowed = (self.rule.ratio * earned as f64).max(f64::from(self.rule.spends_min));
-        ((spent + 1) as f64) <= allowed
+        self.is_within(now, self.allowed(now))
     }
 
     /// Spends one; returns `false` when nothing is left.
@@ -49,6 +47,39 @@ impl Budget {
             self.actions.record(now, Outcome::Bad);
         }
         is_left
+    }
+
+    /// Spends one for a member, which has a budget of the same rule; returns `false` when nothing is left for it.
+    pub(crate) fn spend_for(&mut self, now: Instant, member: &mut Self) -> bool {
+        let is_left = self.is_left(now) && member.is_within(now, self.part_of(now, member));
+        if is_left {
+            self.actions.record(now, Outcome::Bad);
+            member.actions.record(now, Outcome::Bad);
+        }
+        is_left
+    }
+
+    /// Returns how many of the spends that are allowed a member may have.
+    fn part_of(&self, now: Instant, member: &Self) -> f64 {
+        let allowed = self.allowed(now);
+        if self.regular(now) <= member.regular(now) {
+            return allowed;
+        }
+        let earned = self.rule.ratio * member.regular(now) as f64;
+        // One is left for the others, however few of the actions are theirs.
+        earned.min(allowed - 1.0).max((allowed / 2.0).ceil())
+    }
+
+    fn allowed(&self, now: Instant) -> f64 {
+        (self.rule.ratio * self.regular(now) as f64).max(f64::from(self.rule.spends_min))
+    }
+
+    fn regular(&self, now: Instant) -> u64 {
+        self.actions.total(now) - self.actions.bad(now)
+    }
+
+    fn is_within(&self, now: Instant, max: f64) -> bool {
+        ((self.actions.bad(now) + 1) as f64) <= max
     }
 }
 
@@ -69,6 +100,30 @@ mod tests {
                 budget.spend(Instant::ORIGIN + Duration::from_secs(11)),
                 "a window later the budget is refilled"
             );
+        }
+    }
+
+    #[test]
+    fn a_member_gets_what_it_earned_or_half_and_all_only_while_no_other_acts() {
+        for (own, others, allowed) in [
+            (10, 0, 3),
+            (100, 0, 10),
+            (10, 1, 2),
+            (100, 100, 10),
+            (900, 100, 90),
+            (1_000, 1, 99),
+            (0, 100, 5),
+        ] {
+            let rule = RetryOptions::default().budget_rule();
+            let mut all = Budget::new(rule);
+            let mut member = Budget::new(rule);
+            let mut other = Budget::new(rule);
+            (0..own + others).for_each(|_| all.earn(Instant::ORIGIN));
+            (0..own).for_each(|_| member.earn(Instant::ORIGIN));
+            (0..others).for_each(|_| other.earn(Instant::ORIGIN));
+            let spent = (0..2_000).filter(|_| all.spend_for(Instant::ORIGIN, &mut member)).count();
+            assert_eq!(spent, allowed, "{own} own first attempts and {others} of others");
+            assert_eq!(all.spend_for(Instant::ORIGIN, &mut other), 0 < others);
         }
     }
 }

@@ -9,7 +9,7 @@ use evenkeel_policy::concurrency_limit::{Output, ResponseDelivery};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId, PeerId, RequestId, TenantId};
-use evenkeel_policy::outcome::{AttemptFailure, PickReason, RequestOutcome};
+use evenkeel_policy::outcome::{AttemptFailure, PickReason, RequestOutcome, TripReason};
 use evenkeel_policy::path::{Probe, Transition};
 use evenkeel_policy::score::{RedirectReason, RequestKind};
 use evenkeel_policy::time::{Duration, Instant};
@@ -19,7 +19,9 @@ pub use status::{ClassStatus, ModelStatus, NodeStatus, PoolStats, Status, Tenant
 use crate::OptimizedLoadManager;
 use crate::accept::{Attempt, NodeHold, ResponseState};
 use crate::options::BreakerOptions;
-use crate::pick_node::{AdminState, BreakerState, Corroboration, HadRoom, Room, SlotRequest, Verdict};
+use crate::pick_node::{
+    AdminState, BreakerState, Corroboration, HadRoom, Room, SlotRequest, TenantChange, Verdict,
+};
 use crate::rejection::{Rejection, WaitResult};
 
 /// An event for the driver; [`Dispatch`](Self::Dispatch) is also an instruction.
@@ -114,6 +116,24 @@ pub enum Event {
         /// End of the cooldown.
         until: Instant,
     },
+    /// A node closed to one tenant, because its requests failed or were refused there.
+    ClosedToTenant {
+        /// The node.
+        node: NodeId,
+        /// The tenant.
+        tenant: TenantId,
+        /// Time at which one of its requests may probe the node.
+        until: Instant,
+        /// Reason.
+        reason: TripReason,
+    },
+    /// A node opened again to a tenant.
+    OpenedToTenant {
+        /// The node.
+        node: NodeId,
+        /// The tenant.
+        tenant: TenantId,
+    },
     /// A path's health changed.
     Path {
         /// The node that the path leads to.
@@ -138,6 +158,8 @@ impl Event {
             | Self::NodeRemoved { .. }
             | Self::Breaker { .. }
             | Self::Cooldown { .. }
+            | Self::ClosedToTenant { .. }
+            | Self::OpenedToTenant { .. }
             | Self::Path { .. } => None,
         }
     }
@@ -263,6 +285,7 @@ impl OptimizedLoadManager {
         let Some(node) = self.nodes.get_mut(attempt.node) else { return };
         if outcome == Outcome::Good {
             node.tenants.on_success(now, arrival.tenant, request);
+            node.acceptance.on_end(now);
             node.cooldown.on_room();
             node.tenants.on_room();
         }
@@ -422,12 +445,21 @@ impl OptimizedLoadManager {
         }
     }
 
-    /// Emits a breaker change, invalidates cache entries or throughput that depend on it, and sets the node's timer.
+    /// Emits changes of a node's breaker and of its state for tenants, invalidates cache entries or throughput that depend on
+    /// the breaker, and sets the node's timer.
     fn apply_breaker_change(&mut self, id: NodeId, changed: Option<BreakerState>) {
         if let Some(state) = changed {
             self.emit(Event::Breaker { node: id, state });
         }
-        let Some(node) = self.nodes.get(id) else { return };
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        for (tenant, change) in node.tenants.take_changes() {
+            self.events.push_back(match change {
+                TenantChange::Closed { until, reason } => {
+                    Event::ClosedToTenant { node: id, tenant, until, reason }
+                }
+                TenantChange::Opened => Event::OpenedToTenant { node: id, tenant },
+            });
+        }
         match changed {
             Some(BreakerState::Open { .. }) => self.node_cache.invalidate(id, |_| true),
             Some(BreakerState::Closed) => self.wait_queue.reset_throughput(node.models()),

@@ -36,7 +36,7 @@ pub(crate) use first_token::{PromptCache, ResponseForm};
 use node::NodeDefaults;
 pub use node::{AdminState, NodeSpec};
 pub(crate) use node::{Node, STATS_AGE_MAX, SlotRequest};
-pub(crate) use tenant_health::{Corroboration, HadRoom, Verdict};
+pub(crate) use tenant_health::{Corroboration, HadRoom, TenantChange, Verdict};
 
 use crate::accept::{Arrival, NodeHold, RequestRecord};
 use crate::load_manager::RegistryError;

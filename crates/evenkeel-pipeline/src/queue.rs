@@ -332,6 +332,11 @@ impl WaitQueue {
         &self.tenants
     }
 
+    /// Returns the entry of a tenant whose requests were admitted.
+    pub(crate) fn tenant_mut(&mut self, tenant: TenantId) -> &mut TenantEntry {
+        self.tenants.entry(tenant)
+    }
+
     /// Reports whether a model queue has an active tenant.
     pub(crate) fn has_ready(&self, queue_id: ModelQueueId) -> bool {
         self.queues.get(&queue_id).is_some_and(|queue| queue.drr.has_active_keys())

@@ -295,6 +295,8 @@ impl OptimizedLoadManager {
         let attempt = record.attempts;
         if attempt == 1 {
             self.retries.earn(now);
+            let rule = self.options.retry.budget_rule();
+            self.wait_queue.tenant_mut(tenant).retries(rule).earn(now);
         }
         let reason = pick.reason;
         self.emit(Event::Dispatch { request, tenant, node: pick.node, path, waited, reason, attempt });
@@ -435,7 +437,7 @@ impl OptimizedLoadManager {
         if !self.wait_queue.readmit(queue_id, tenant) {
             return Err(NoRetryReason::QueueFull);
         }
-        if !self.retries.spend(self.now) {
+        if !self.spend_retry(self.now, tenant) {
             self.wait_queue.release_capacity(queue_id, tenant);
             return Err(NoRetryReason::BudgetSpent);
         }

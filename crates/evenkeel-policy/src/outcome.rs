@@ -114,6 +114,8 @@ pub enum TripReason {
     },
     /// The half-open breaker's probe, a request or a health check, failed.
     ProbeFailed,
+    /// Too many of a tenant's last responses were refusals (429, 503).
+    Refusals,
 }
 
 impl fmt::Display for TripReason {
@@ -129,6 +131,7 @@ impl fmt::Display for TripReason {
             Self::HealthChecks { count } => write!(f, "after {count} failed health check{}", plural(*count)),
             Self::ErrorRate { percent } => write!(f, "at an error rate of {percent} %"),
             Self::ProbeFailed => f.write_str("again: its probe failed"),
+            Self::Refusals => f.write_str("after refusals (429 or 503)"),
         }
     }
 }

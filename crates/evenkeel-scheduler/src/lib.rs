@@ -267,6 +267,8 @@ impl SlotDecision {
             | Event::NodeRemoved { .. }
             | Event::Breaker { .. }
             | Event::Cooldown { .. }
+            | Event::ClosedToTenant { .. }
+            | Event::OpenedToTenant { .. }
             | Event::Path { .. } => None,
         }
     }

@@ -36,6 +36,12 @@ pub(super) fn to_telemetry(event: &pipeline::Event, now: Instant, arrived_at: In
         pipeline::Event::Cooldown { node, until } => {
             node_event(node, NodeEvent::CooldownStarted { duration: until.since(now) })
         }
+        pipeline::Event::ClosedToTenant { node, tenant, until, reason } => {
+            node_event(node, NodeEvent::ClosedToTenant { tenant, reason, backoff: until.since(now) })
+        }
+        pipeline::Event::OpenedToTenant { node, tenant } => {
+            node_event(node, NodeEvent::OpenedToTenant { tenant })
+        }
         pipeline::Event::Path { node, path, transition } => {
             node_event(node, NodeEvent::Path { path, transition })
         }

@@ -188,6 +188,17 @@ pub enum NodeEvent {
     CooldownStarted {
         duration: Duration,
     },
+    /// It closed to one tenant, because its requests failed or were refused there; others use it.
+    ClosedToTenant {
+        tenant: TenantId,
+        reason: TripReason,
+        /// Time until the first probe.
+        backoff: Duration,
+    },
+    /// It opened again to a tenant.
+    OpenedToTenant {
+        tenant: TenantId,
+    },
     /// The health of a path to it changed.
     Path {
         path: PathId,
@@ -301,6 +312,8 @@ label_values! { NodeEvent:
     Self::CooldownStarted { .. } => 6 "cooldown",
     Self::Path { .. } => 7 "path",
     Self::Removed => 8 "removed",
+    Self::ClosedToTenant { .. } => 9 "closed_to_tenant",
+    Self::OpenedToTenant { .. } => 10 "opened_to_tenant",
 }
 
 impl Event {
@@ -321,7 +334,11 @@ impl Event {
 
     pub const fn tenant(&self) -> Option<TenantId> {
         match self {
-            Self::Request { tenant, .. } => Some(*tenant),
+            Self::Request { tenant, .. }
+            | Self::Node {
+                change: NodeEvent::ClosedToTenant { tenant, .. } | NodeEvent::OpenedToTenant { tenant },
+                ..
+            } => Some(*tenant),
             Self::Node { .. } => None,
         }
     }

@@ -76,7 +76,12 @@ impl Observer {
             let node = event.node().and_then(|node| self.metrics().node_name(node));
             let peer = event.peer().and_then(|peer| self.metrics().peer_name(peer));
             let name = model.or(node).or(peer);
-            let text = EventDisplay { event: &event, name: name.as_deref(), path: path_name.as_deref() };
+            let text = EventDisplay {
+                event: &event,
+                name: name.as_deref(),
+                path: path_name.as_deref(),
+                tenant: None,
+            };
             ExplainedStep { age: now.since(at), text: text.to_string() }
         };
         let mut explained: Vec<_> = steps.iter().map(explain_step).collect();

@@ -139,6 +139,7 @@ impl StartupLine<'_> {
 pub(crate) fn log_event(event: &Event, metrics: &PipelineMetrics, requests: &RequestLog) {
     let node_name = || event.node().and_then(|node| metrics.node_name(node));
     let peer_name = || event.peer().and_then(|peer| metrics.peer_name(peer));
+    let tenant_name = || event.tenant().and_then(|tenant| metrics.tenant_name(tenant));
     let client_id = || event.request().and_then(|request| requests.client_id(request));
     macro_rules! log {
         ($level:expr) => {
@@ -149,14 +150,19 @@ pub(crate) fn log_event(event: &Event, metrics: &PipelineMetrics, requests: &Req
                 pool = metrics.pool(),
                 request_id = client_id().as_deref(),
                 request = event.request().map(|request| request.0),
-                tenant = event.tenant().and_then(|tenant| metrics.tenant_name(tenant)),
+                tenant = tenant_name(),
                 tenant_id = event.tenant().map(|tenant| tenant.0),
                 node = node_name().as_deref(),
                 node_id = event.node().map(|node| node.0),
                 peer = peer_name().as_deref(),
                 peer_id = event.peer().map(|peer| peer.0),
                 "{}",
-                EventDisplay { event, name: node_name().or_else(peer_name).as_deref(), path: None }
+                EventDisplay {
+                    event,
+                    name: node_name().or_else(peer_name).as_deref(),
+                    path: None,
+                    tenant: tenant_name(),
+                }
             )
         };
     }

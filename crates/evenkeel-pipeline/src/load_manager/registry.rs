@@ -125,11 +125,12 @@ impl OptimizedLoadManager {
         })
     }
 
-    /// Spends a retry from the budget; `false` if nothing is left.
+    /// Spends a retry from the budget; `false` if nothing is left for the tenant, one whose requests were sent before.
     ///
     /// The driver calls this before it submits a failed request again in another form.
-    pub fn spend_retry(&mut self, now: Instant) -> bool {
-        self.retries.spend(now)
+    pub fn spend_retry(&mut self, now: Instant, tenant: TenantId) -> bool {
+        let part = self.wait_queue.tenant_mut(tenant).retries(self.options.retry.budget_rule());
+        self.retries.spend_for(now, part)
     }
 
     /// Sets a tenant's weight and concurrency limit; requests that are already queued are rescheduled accordingly.

@@ -8,21 +8,38 @@
 
 use std::collections::VecDeque;
 
-use evenkeel_policy::time::Instant;
+use evenkeel_policy::time::{Duration, Instant};
 
 use super::tenant_health::SERVED_AGE_MAX;
 
 const LEVELS_MAX: usize = 16;
 const REFUSALS_MAX: usize = 64;
 
+/// Time within which an engine frees the slot of a request whose response has ended.
+const RELEASE_MAX: Duration = Duration::from_millis(20);
+
+/// Refusals among the last eight responses from which on the node may be full.
+const FULL_REFUSALS_MIN: u32 = 2;
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Acceptance {
-    /// Levels at which requests were served, with the time; the front is the oldest and highest.
-    levels: VecDeque<(Instant, u32)>,
+    /// Served requests, the newest last; older ones were sent at higher levels.
+    levels: VecDeque<ServedAttempt>,
     /// Send time of the most recently sent request that was served.
     sent_at: Option<Instant>,
     /// The latest refusals, the newest last.
     refusals: VecDeque<RefusedAttempt>,
+    /// The last eight responses, the newest in the lowest bit; a set bit is a refusal.
+    responses: u8,
+    /// Latest time at which a response ended.
+    ended_at: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ServedAttempt {
+    sent_at: Instant,
+    served_at: Instant,
+    level: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,14 +54,16 @@ impl Acceptance {
     /// have had room at its latest refusal.
     pub(crate) fn record(&mut self, now: Instant, sent_at: Instant, level: u32) -> bool {
         self.sent_at = self.sent_at.max(Some(sent_at));
+        self.responses <<= 1;
+        let attempt = ServedAttempt { sent_at, served_at: now, level };
         let level = self.served_level(sent_at, level);
-        while self.levels.back().is_some_and(|(_, known)| *known <= level) {
+        while self.levels.back().is_some_and(|known| self.served_level(known.sent_at, known.level) <= level) {
             self.levels.pop_back();
         }
         if self.levels.len() == LEVELS_MAX {
             self.levels.pop_front();
         }
-        self.levels.push_back((now, level));
+        self.levels.push_back(attempt);
         let latest = self.refusals.back();
         latest.is_some_and(|latest| self.served_level(latest.sent_at, latest.level) <= level)
     }
@@ -52,12 +71,25 @@ impl Acceptance {
     /// Records that a request was refused that was sent with `level` requests in flight; reports whether one sent at this
     /// level or a higher one was served lately.
     pub(crate) fn record_refusal(&mut self, now: Instant, sent_at: Instant, level: u32) -> bool {
+        let may_be_full = FULL_REFUSALS_MIN <= self.responses.count_ones();
+        let is_after_end = self.ended_at.is_some_and(|at| sent_at.since(at) < RELEASE_MAX);
         let served_level = self.served_level(sent_at, level);
+        self.responses = self.responses << 1 | 1;
         if self.refusals.len() == REFUSALS_MAX {
             self.refusals.pop_front();
         }
         self.refusals.push_back(RefusedAttempt { sent_at, refused_at: now, level });
-        self.levels.iter().any(|(at, known)| served_level <= *known && now.since(*at) < SERVED_AGE_MAX)
+        // Refusals of requests that were sent before a served one may have arrived since.
+        let is_as_high =
+            |known: &ServedAttempt| served_level <= self.served_level(known.sent_at, known.level);
+        let mut recent = self.levels.iter().filter(|known| now.since(known.served_at) < SERVED_AGE_MAX);
+        // The engine may not have freed the slot of the request that ended just before.
+        !(may_be_full && is_after_end) && recent.any(is_as_high)
+    }
+
+    /// Records that a response ended.
+    pub(crate) fn on_end(&mut self, now: Instant) {
+        self.ended_at = Some(now);
     }
 
     /// Returns the level without the requests that were about to be refused; the request itself counts.
@@ -102,6 +134,29 @@ mod tests {
         assert!(!acceptance.record(at(3), at(2), 5), "it was sent at level 4");
         assert!(!acceptance.record_refusal(at(3), at(3), 5));
         assert!(acceptance.record_refusal(at(4), at(4), 4));
+    }
+
+    #[test]
+    fn a_refusal_that_arrives_after_a_later_request_was_served_lowers_the_level_of_that() {
+        let mut acceptance = Acceptance::default();
+        acceptance.record(at(2), at(1), 2);
+        acceptance.record_refusal(at(3), at(1), 1);
+        assert!(!acceptance.record_refusal(at(4), at(4), 2), "the served request was alone");
+        assert!(acceptance.record_refusal(at(5), at(5), 1));
+    }
+
+    #[test]
+    fn the_slot_of_a_request_that_just_ended_may_be_in_use_on_a_node_that_refuses_often() {
+        for (refusals, delay_ms, is_own) in [(0, 0, true), (2, 0, false), (2, 20, true)] {
+            let mut acceptance = Acceptance::default();
+            (0..refusals).for_each(|_| {
+                acceptance.record_refusal(at(1), at(1), 2);
+            });
+            acceptance.record(at(3), at(2), 1);
+            acceptance.on_end(at(4));
+            let sent_at = at(4) + Duration::from_millis(delay_ms);
+            assert_eq!(acceptance.record_refusal(at(5), sent_at, 1), is_own, "{refusals} {delay_ms}");
+        }
     }
 
     #[test]

@@ -50,6 +50,15 @@ struct Evidence {
     failed_at: Option<Instant>,
     /// The tenant's failures helped to open the breaker for all.
     is_blamed: bool,
+    /// The node was reported as closed to the tenant.
+    is_reported: bool,
+}
+
+/// A node closed to a tenant, or opened again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TenantChange {
+    Closed { until: Instant, reason: TripReason },
+    Opened,
 }
 
 impl Evidence {
@@ -57,8 +66,26 @@ impl Evidence {
         self.breaker.state() != BreakerState::Closed || self.cooldown.is_cooling()
     }
 
+    /// Returns the end of the closure, when a request may probe the node, and the reason.
+    fn closure(&self) -> Option<(Instant, TripReason)> {
+        match self.breaker.state() {
+            BreakerState::Open { until, reason } => Some((until, reason)),
+            BreakerState::Closed | BreakerState::HalfOpen => {
+                self.cooldown.until().map(|until| (until, TripReason::Refusals))
+            }
+        }
+    }
+
+    /// Replaces its closure; no report of its end follows, because the node is closed to all.
+    fn replace_closure(&mut self, cooldown: Cooldown, breaker: CircuitBreaker) {
+        self.cooldown = cooldown;
+        self.breaker = breaker;
+        self.is_reported &= self.is_closed();
+    }
+
     fn is_clean(&self) -> bool {
         self.refusals == 0
+            && !self.is_reported
             && !self.is_closed()
             && !self.is_blamed
             && !self.breaker.is_failing()
@@ -221,8 +248,28 @@ impl TenantHealth {
     pub(crate) fn clear_cooldowns(&mut self) {
         let probe_timeout = self.defaults.breaker.cooldown;
         for known in self.tenants.values_mut() {
-            known.cooldown = Cooldown::new(probe_timeout);
+            known.replace_closure(Cooldown::new(probe_timeout), known.breaker.clone());
         }
+    }
+
+    /// Returns the tenants to which the node was closed or opened since the last call.
+    pub(crate) fn take_changes(&mut self) -> Vec<(TenantId, TenantChange)> {
+        let mut changes = Vec::new();
+        self.tenants.retain(|tenant, known| {
+            match (known.is_reported, known.closure()) {
+                (false, Some((until, reason))) => {
+                    changes.push((*tenant, TenantChange::Closed { until, reason }));
+                    known.is_reported = true;
+                }
+                (true, None) if !known.is_closed() => {
+                    changes.push((*tenant, TenantChange::Opened));
+                    known.is_reported = false;
+                }
+                (true, _) | (false, None) => return true,
+            }
+            !known.is_clean()
+        });
+        changes
     }
 
     /// Records a failed response. `basis` says whether the node can be closed to a single tenant.
@@ -252,7 +299,7 @@ impl TenantHealth {
             for known in self.tenants.values_mut() {
                 known.is_blamed = has_evidence(known);
                 known.failed_at = None;
-                known.breaker = new_breaker.clone();
+                known.replace_closure(known.cooldown, new_breaker.clone());
             }
             return Verdict::ClosedToAll(reason);
         }
@@ -301,6 +348,7 @@ impl TenantHealth {
             failing_since: now,
             failed_at: None,
             is_blamed: false,
+            is_reported: false,
         });
         known.used_at = now;
         known
@@ -366,6 +414,29 @@ mod tests {
         assert_eq!(fail(&mut health, ALICE), Verdict::ClosedToTenant);
         health.on_served(at(1), CAROL, REQUEST, HadRoom::Unknown);
         assert_eq!(fail(&mut health, BOB), Verdict::ClosedToTenant);
+    }
+
+    #[test]
+    fn a_closure_is_reported_once_and_its_end_once_unless_the_node_closes_to_all() {
+        let mut health = health();
+        assert_eq!(fail(&mut health, ALICE), Verdict::ClosedToTenant);
+        let changes = health.take_changes();
+        assert!(matches!(
+            changes[..],
+            [(ALICE, TenantChange::Closed { reason: TripReason::Failures { count: 5, .. }, .. })]
+        ));
+        health.on_time(at(60));
+        assert!(health.take_changes().is_empty(), "it is half-open");
+        health.on_send(at(60), ALICE, REQUEST);
+        health.on_served(at(60), ALICE, REQUEST, HadRoom::Unknown);
+        assert_eq!(health.take_changes(), [(ALICE, TenantChange::Opened)]);
+
+        health.begin_cooldown(at(61), BOB);
+        let until = at(61) + BreakerOptions::default().cooldown;
+        let reason = TripReason::Refusals;
+        assert_eq!(health.take_changes(), [(BOB, TenantChange::Closed { until, reason })]);
+        health.clear_cooldowns();
+        assert!(health.take_changes().is_empty());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use evenkeel_policy::id::TenantId;
 use evenkeel_policy::weight::Weight;
 
 use crate::accept::{Arrival, ModelQueueId, Priority};
+use crate::budget::{Budget, BudgetRule};
 
 /// Weight and concurrency limit of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +41,16 @@ pub(crate) struct TenantEntry {
     pub(crate) served_background: Cost,
     /// Model queues in which it has ever been active.
     pub(crate) queues: BTreeSet<ModelQueueId>,
+    /// Its part of the retry budget; `None` before its first request is sent.
+    retries: Option<Box<Budget>>,
 }
 
 impl TenantEntry {
+    /// Returns its part of the retry budget.
+    pub(crate) fn retries(&mut self, rule: BudgetRule) -> &mut Budget {
+        self.retries.get_or_insert_with(|| Box::new(Budget::new(rule)))
+    }
+
     pub(crate) fn is_capped(&self) -> bool {
         self.in_flight >= self.rule.concurrency_max
     }

@@ -202,6 +202,8 @@ impl Driver {
             | Event::NodeRemoved { .. }
             | Event::Breaker { .. }
             | Event::Cooldown { .. }
+            | Event::ClosedToTenant { .. }
+            | Event::OpenedToTenant { .. }
             | Event::Path { .. } => {}
         }
     }

@@ -1,9 +1,11 @@
 //! Health of nodes: what one tenant's refusals and failures mean to it and to others, and outages.
 
 use evenkeel_pipeline::{
-    Arrival, AttemptFailure, BreakerState, NoRetryReason, PipelineOptions, Rejection, RequestId, RetryOptions,
+    Arrival, AttemptFailure, BreakerState, Event, NoRetryReason, OutageRule, PipelineOptions, Rejection,
+    RequestId, RetryOptions,
 };
 use evenkeel_policy::id::{NodeId, TenantId};
+use evenkeel_policy::outcome::TripReason;
 use evenkeel_policy::path::Probe;
 use evenkeel_policy::time::Duration;
 
@@ -40,6 +42,26 @@ fn half_of_eight_responses_refused_close_the_node_to_that_tenant_only() {
     assert!(!driver.is_in_flight(alice) && driver.is_in_flight(bob));
     let node = &driver.pipeline.status().nodes[0];
     assert_eq!((&node.closed_to[..], node.cooldown_until), (&[TenantId(ALICE)][..], None));
+}
+
+#[test]
+fn a_node_that_closes_to_a_tenant_and_opens_again_is_reported() {
+    let mut driver = Driver::with_nodes(&[16]);
+    refuse(&mut driver, ALICE, 4);
+    let until = driver.now + SECOND;
+    driver.advance(SECOND);
+    let probe = *driver.in_flight.keys().next().unwrap();
+    driver.first_byte(probe);
+    let node = NodeId(0);
+    let tenant = TenantId(ALICE);
+    let is_change =
+        |event: &&Event| matches!(event, Event::ClosedToTenant { .. } | Event::OpenedToTenant { .. });
+    let reported: Vec<_> = driver.events.iter().filter(is_change).copied().collect();
+    let reason = TripReason::Refusals;
+    assert_eq!(
+        reported,
+        [Event::ClosedToTenant { node, tenant, until, reason }, Event::OpenedToTenant { node, tenant }]
+    );
 }
 
 #[test]
@@ -188,6 +210,32 @@ fn a_connection_that_fails_uses_neither_attempts_nor_the_retry_budget() {
         driver.fail(*request, AttemptFailure::Unreachable);
     }
     assert!(driver.rejected.is_empty());
+}
+
+#[test]
+fn a_request_with_a_fallback_is_rejected_once_no_node_can_be_reached_and_others_wait() {
+    let mut driver = Driver::with_nodes(&[4, 4]);
+    let waiting = driver.submit(ALICE);
+    let rejected = driver.arrive(Arrival { outage: OutageRule::Reject, ..arrival_of(ALICE) });
+    for request in [waiting, rejected] {
+        driver.fail(request, AttemptFailure::Unreachable);
+        assert!(driver.is_in_flight(request), "the other node is tried");
+    }
+    driver.fail(waiting, AttemptFailure::Unreachable);
+    driver.fail(rejected, AttemptFailure::Unreachable);
+    assert_eq!(driver.rejected, [(rejected, Rejection::Outage { retry_after: SECOND })].into());
+    assert!(driver.pipeline.wait_entry(waiting).is_some());
+}
+
+#[test]
+fn a_tenant_whose_requests_fail_leaves_retries_to_others() {
+    let mut driver = Driver::with_nodes(&[100, 100]);
+    let poison: Vec<_> = (0..90).map(|_| driver.submit(ALICE)).collect();
+    let victims: Vec<_> = (0..10).map(|_| driver.submit(BOB)).collect();
+    poison.iter().for_each(|request| driver.fail(*request, AttemptFailure::TimedOut));
+    driver.fail(victims[0], AttemptFailure::TimedOut);
+    assert_eq!(driver.rejected.len(), 81);
+    assert!(!driver.rejected.contains_key(&victims[0]), "{:?}", driver.rejected.get(&victims[0]));
 }
 
 #[test]

@@ -3,13 +3,13 @@
 use std::fmt;
 
 use evenkeel_policy::class::TenantFlow;
-use evenkeel_policy::id::{NodeId, PeerId};
+use evenkeel_policy::id::{NodeId, PeerId, TenantId};
 
 use super::{Event, FallbackReason, HandoverFailure, LabelValue, NodeEvent, RejectReason, Step};
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        EventDisplay { event: self, name: None, path: None }.fmt(f)
+        EventDisplay { event: self, name: None, path: None, tenant: None }.fmt(f)
     }
 }
 
@@ -26,13 +26,18 @@ pub(crate) struct EventDisplay<'a> {
     pub(crate) name: Option<&'a str>,
     /// Name of the path to its node.
     pub(crate) path: Option<&'a str>,
+    /// Name of the tenant that a node closed or opened to.
+    pub(crate) tenant: Option<&'a str>,
 }
 
 impl fmt::Display for EventDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.event {
             Event::Request { step, .. } => step.write(f, self.name, self.path),
-            Event::Node { node, change } => write!(f, "{}: {change}", NodeDisplay(*node, self.name)),
+            Event::Node { node, change } => {
+                write!(f, "{}: ", NodeDisplay(*node, self.name))?;
+                change.write(f, self.tenant)
+            }
         }
     }
 }
@@ -44,6 +49,17 @@ impl fmt::Display for NodeDisplay<'_> {
         match self.1 {
             Some(name) => write!(f, "node {name:?}"),
             None => write!(f, "node {}", self.0.0),
+        }
+    }
+}
+
+struct TenantDisplay<'a>(TenantId, Option<&'a str>);
+
+impl fmt::Display for TenantDisplay<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            Some(name) => write!(f, "tenant {name:?}"),
+            None => write!(f, "tenant {}", self.0.0),
         }
     }
 }
@@ -158,8 +174,8 @@ impl fmt::Display for RejectReason {
     }
 }
 
-impl fmt::Display for NodeEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl NodeEvent {
+    fn write(&self, f: &mut fmt::Formatter<'_>, tenant_name: Option<&str>) -> fmt::Result {
         match self {
             Self::Serving => f.write_str("in rotation"),
             Self::Draining => f.write_str("draining, gets no new requests"),
@@ -172,6 +188,13 @@ impl fmt::Display for NodeEvent {
             Self::BreakerClosed => f.write_str("circuit breaker closed, back in rotation"),
             Self::CooldownStarted { duration } => {
                 write!(f, "overloaded, cooling down for {} s", duration.as_secs_f64())
+            }
+            Self::ClosedToTenant { tenant, reason, backoff } => {
+                let tenant = TenantDisplay(*tenant, tenant_name);
+                write!(f, "closed to {tenant} {reason}, next probe in {} s", backoff.as_secs_f64())
+            }
+            Self::OpenedToTenant { tenant } => {
+                write!(f, "open again to {}", TenantDisplay(*tenant, tenant_name))
             }
             Self::Path { path, transition } => write!(f, "path {}: {transition}", path.0),
         }
@@ -189,7 +212,7 @@ mod tests {
     fn a_node_line_names_the_cause_and_the_time_until_the_next_probe() {
         let line = |change| {
             let event = Event::Node { node: NodeId(3), change };
-            EventDisplay { event: &event, name: Some("dead"), path: None }.to_string()
+            EventDisplay { event: &event, name: Some("dead"), path: None, tenant: Some("acme") }.to_string()
         };
         let reason = TripReason::Failures { count: 5, last: Some(AttemptFailure::Unreachable) };
         assert_eq!(
@@ -199,6 +222,16 @@ mod tests {
         assert_eq!(
             line(NodeEvent::CooldownStarted { duration: Duration::from_millis(1_500) }),
             "node \"dead\": overloaded, cooling down for 1.5 s"
+        );
+        let tenant = TenantId(2);
+        let backoff = Duration::from_secs(1);
+        assert_eq!(
+            line(NodeEvent::ClosedToTenant { tenant, reason: TripReason::Refusals, backoff }),
+            "node \"dead\": closed to tenant \"acme\" after refusals (429 or 503), next probe in 1 s"
+        );
+        assert_eq!(
+            line(NodeEvent::OpenedToTenant { tenant }),
+            "node \"dead\": open again to tenant \"acme\""
         );
     }
 }

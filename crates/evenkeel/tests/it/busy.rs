@@ -3,7 +3,7 @@
 use evenkeel_sim_node::{Fault, FaultKind, SimNode, SimOptions};
 use serde_json::{Value, json};
 
-use crate::fleet::{Backend, CHAT, Fleet};
+use crate::fleet::{Backend, CHAT, Fleet, tenant};
 use evenkeel_sim_node::testing::{chat, fast, open, read};
 
 /// The cooldown is short, because a test waits for many of them.
@@ -71,17 +71,21 @@ fn a_request_is_rejected_as_soon_as_all_cooldowns_outlast_its_timeout() {
 
 #[test]
 fn a_request_waits_for_the_first_engine_that_recovers() {
-    let fleet = Fleet::start(
-        "busy-waits",
-        CONFIG,
-        vec![("one", busy_with_retry_after()), ("other", busy_with_retry_after())],
-    );
-    let request = fleet.send("none", CHAT, &chat(json!({})));
+    let config = tenant("one", "") + &tenant("two", "") + CONFIG;
+    let nodes = vec![("one", busy_with_retry_after()), ("other", busy_with_retry_after())];
+    let fleet = Fleet::start("busy-waits", &config, nodes);
+    // Refusals of two tenants are a cooldown for all.
+    let request = |number: u32| {
+        let tenant = if number.is_multiple_of(2) { "one" } else { "two" };
+        fleet.send(tenant, CHAT, &chat(json!({"user": number.to_string()})))
+    };
+    let requests: Vec<_> = (0..24).map(request).collect();
     let is_cooling = |node: &Value| !node["cooldown_ms"].is_null();
     fleet.wait_status("in cooldown", |status| status["nodes"].as_array().unwrap().iter().all(is_cooling));
     fleet.sims[1].set_fault(None).unwrap();
-    let reply = read(request);
-    assert_eq!(reply.status, 200, "{reply:?}");
+    for reply in requests.into_iter().map(read) {
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
     fleet.wait_idle();
 }
 

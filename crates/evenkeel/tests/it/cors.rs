@@ -32,7 +32,7 @@ fn a_preflight_request_of_a_configured_origin_needs_no_key() {
         assert_eq!((reply.status, reply.body.as_str()), (204, ""), "{path}: {reply:?}");
         // The heads of responses are read in lower case.
         assert_eq!(header(&reply, "access-control-allow-origin"), [PAGE], "{path}");
-        let methods = if path.starts_with("/v1/models") { "GET" } else { "POST" };
+        let methods = if path.starts_with("/v1/models") { "get" } else { "post" };
         assert_eq!(header(&reply, "access-control-allow-methods"), [methods], "{path}");
         let allowed = "authorization,content-type,x-stainless-lang";
         assert_eq!(header(&reply, "access-control-allow-headers"), [allowed], "{path}");

@@ -126,17 +126,24 @@ fn a_stream_truncated_within_an_event_ends_with_an_error_event() {
 
 #[test]
 fn a_burst_of_errors_opens_the_breaker_which_closes_after_the_burst() {
-    let config = format!("{CONFIG}backoff_min_secs = 0.05\n");
-    let test = FailoverTest::with("burst", &config, faulty(Fault::new(FaultKind::ErrorBurst)));
+    // A breaker that is open stays open until the test has seen it.
+    let config = tenant("one", "") + &tenant("two", "") + CONFIG + "backoff_min_secs = 2\n";
+    let fault = Fault { count: 1_000, ..Fault::new(FaultKind::ErrorBurst) };
+    let test = FailoverTest::with("burst", &config, faulty(fault));
     let mut user = 0;
-    test.until_hit(5, |test| {
+    let mut send = |test: &FailoverTest| {
         user += 1;
-        test.assert_complete(&test.send(user, user % 2 == 0));
-    });
+        let tenant = if user % 2 == 0 { "one" } else { "two" };
+        test.assert_complete(&test.send_as(tenant, user, user % 4 < 2));
+    };
     let started = Instant::now();
+    while test.faulty_node()["breaker"] != "open" {
+        send(&test);
+        assert!(started.elapsed() < TIMEOUT, "two tenants' failures do not open the breaker");
+    }
+    test.fleet.sims[0].set_fault(None).unwrap();
     while test.faulty_node()["breaker"] != "closed" {
-        user += 1;
-        test.assert_complete(&test.send(user, user % 2 == 0));
+        send(&test);
         assert!(started.elapsed() < TIMEOUT, "the breaker of the recovered node does not close");
     }
     test.fleet.wait_idle();
@@ -354,7 +361,11 @@ impl FailoverTest {
     }
 
     fn send(&self, user: u32, stream: bool) -> RawResponse {
-        self.fleet.post("none", CHAT, &chat(json!({"user": user.to_string(), "stream": stream})))
+        self.send_as("none", user, stream)
+    }
+
+    fn send_as(&self, tenant: &str, user: u32, stream: bool) -> RawResponse {
+        self.fleet.post(tenant, CHAT, &chat(json!({"user": user.to_string(), "stream": stream})))
     }
 
     fn retried(&self) -> u64 {

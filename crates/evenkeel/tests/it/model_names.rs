@@ -144,7 +144,7 @@ fn a_request_that_falls_back_is_explained_and_a_reload_changes_the_aliases() {
     let shown = text();
     for part in [
         "accepted for \"first\"",
-        "falls back to \"second\": all attempts on the model before it failed",
+        "falls back to \"second\": no node can serve the model before it",
         "accepted for \"second\"",
         "dispatched to node \"second\"",
     ] {

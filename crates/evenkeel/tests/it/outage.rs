@@ -4,10 +4,13 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
-use evenkeel_sim_node::testing::{chat, read};
-use serde_json::json;
+use evenkeel_sim_node::SimOptions;
+use evenkeel_sim_node::testing::{TestNode, chat, fast, read};
+use serde_json::{Value, json};
 
 use crate::fleet::{Backend, CHAT, Fleet};
+use crate::server_process::ServerProcess;
+use crate::test_dir::TestDir;
 
 const CONFIG: &str = "
 [llm.health]
@@ -71,6 +74,53 @@ fn a_request_that_a_node_refuses_twice_gets_the_refusal_and_others_are_served() 
     assert!(reply.head.contains("retry-after: 30"), "{}", reply.head);
     fleet.wait_idle();
     drop(engine);
+}
+
+#[test]
+fn a_node_that_is_down_at_start_is_logged_and_its_unknown_models_are_unavailable_until_it_is_asked() {
+    let address = unused_address();
+    let dir = TestDir::new("down-at-start");
+    let node = format!("[[llm.nodes]]\nname = 'engine'\nurl = 'http://{address}'\n");
+    dir.write("evenkeel.toml", &format!("{CONFIG}{node}"));
+    let server = ServerProcess::start(&dir, &[]);
+    let failed = server.wait_early_log("health check failed");
+    assert_eq!(failed["node"], "engine");
+    assert!(failed["error"].as_str().unwrap().contains("refused"), "{failed}");
+
+    for reply in [server.post(CHAT, &chat(json!({}))), server.get("/v1/models/sim")] {
+        let error = &reply.json()["error"];
+        assert_eq!((reply.status, &error["code"]), (503, &json!("unavailable")), "{reply:?}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("node \"engine\": ") && message.contains("refused"), "{message}");
+        assert!(reply.head.contains("retry-after: 2"), "{}", reply.head);
+    }
+
+    let _engine = TestNode::start(SimOptions { listen: address.parse().unwrap(), ..fast() });
+    server.wait_log("health check succeeded again");
+    while server.post(CHAT, &chat(json!({}))).status != 200 {}
+    assert_eq!(server.post(CHAT, &chat(json!({"model": "other"}))).status, 404);
+}
+
+#[test]
+fn a_request_waits_while_neither_its_model_nor_the_fallback_can_be_reached() {
+    let addresses = [unused_address(), unused_address()];
+    let dir = TestDir::new("chain-down");
+    let node = |model: &str, address: &String| {
+        format!("[[llm.nodes]]\nname = '{model}'\nurl = 'http://{address}'\nmodels = ['{model}']\n")
+    };
+    let nodes = node("sim", &addresses[0]) + &node("other", &addresses[1]);
+    let chain = "[[llm.models]]\nname = 'sim'\nfallbacks = ['other']\n";
+    dir.write("evenkeel.toml", &format!("{CONFIG}{nodes}{chain}"));
+    let server = ServerProcess::start(&dir, &[]);
+    let status = || server.get("/api/load-status").json();
+    let is_down = |node: &Value| node["breaker"] != "closed";
+    while !status()["nodes"].as_array().unwrap().iter().all(is_down) {}
+    let request = server.send("POST", CHAT, "", &chat(json!({})));
+    // It probes the node each time that the breaker is half-open.
+    while status()["counts"]["dispatched"].as_u64() < Some(3) {}
+    let _engine = TestNode::start(SimOptions { listen: addresses[0].parse().unwrap(), ..fast() });
+    let reply = read(request);
+    assert_eq!(reply.status, 200, "{reply:?}");
 }
 
 /// Returns an address at which nothing listens.

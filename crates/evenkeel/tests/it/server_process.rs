@@ -25,6 +25,8 @@ pub(crate) struct ServerProcess {
     child: Child,
     pub(crate) address: SocketAddr,
     log: Receiver<Value>,
+    /// Log lines before the startup line.
+    early_log: Vec<Value>,
     data_dir: PathBuf,
 }
 
@@ -57,7 +59,8 @@ impl ServerProcess {
                 }
             }
         });
-        Self { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), log, data_dir: data_dir(command) }
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self { child, address, log, early_log: Vec::new(), data_dir: data_dir(command) }
     }
 
     /// Starts a server and waits for a log line that precedes the startup line.
@@ -86,12 +89,23 @@ impl ServerProcess {
 
     fn wait_started(mut self) -> Self {
         loop {
+            let line = self.wait_log("");
             // The dispatch of a queue may start before the listener, and logs "started" too.
-            let line = self.wait_log("started");
-            let Some(url) = line["url"].as_str() else { continue };
+            let url = line["url"].as_str().filter(|_| line["message"] == "started");
+            let Some(url) = url else {
+                self.early_log.push(line);
+                continue;
+            };
             self.address = url.split("://").nth(1).unwrap().parse().unwrap();
             return self;
         }
+    }
+
+    /// Waits for a log line whose message contains this text; it may precede the startup line.
+    #[track_caller]
+    pub(crate) fn wait_early_log(&self, message: &str) -> Value {
+        let is_wanted = |line: &&Value| line["message"].as_str().is_some_and(|text| text.contains(message));
+        self.early_log.iter().find(is_wanted).cloned().unwrap_or_else(|| self.wait_log(message))
     }
 
     /// Waits for a log line whose message contains this text.
