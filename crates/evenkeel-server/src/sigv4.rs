@@ -27,7 +27,8 @@ use crate::route::{Encryption, ServerRequest};
 use crate::tenant::{Authenticator, Caller, Tenant};
 use crate::unix_seconds::UnixSeconds;
 
-const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+/// Algorithm of the signatures, with which the header `Authorization` of a signed request begins.
+pub const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const TERMINATOR: &str = "aws4_request";
 const DATE: &str = "x-amz-date";
 const CONTENT_HASH: &str = "x-amz-content-sha256";
@@ -334,7 +335,9 @@ fn canonical_query(query: &str) -> String {
         .split('&')
         .filter(|pair| !pair.is_empty() && !pair.starts_with(presigned::SIGNATURE))
         .map(|pair| {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            // A plus sign means a space, as in forms: otherwise it could replace a signed `%2B`, which means a plus sign.
+            let pair = pair.replace('+', " ");
+            let (name, value) = pair.split_once('=').unwrap_or((&pair, ""));
             (encode(&decode(name)), encode(&decode(value)))
         })
         .collect();

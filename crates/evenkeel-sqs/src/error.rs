@@ -46,7 +46,9 @@ pub(crate) enum SqsError {
     UnknownAction { action: String },
     #[error("The requested version ( {version} ) of service AmazonSQS does not exist")]
     NoVersion { version: String },
-    #[error("a GET request that changes something needs an Authorization header; send it by POST instead")]
+    #[error(
+        "a GET request that changes something needs a signature in the header Authorization; send it by POST instead"
+    )]
     UnsignedGet,
     /// The operation, or one of its parameters, is not supported.
     #[error("{message}")]
@@ -91,8 +93,6 @@ pub(crate) enum SqsError {
     Contents,
     #[error("The input receipt handle \"{receipt}\" is not a valid receipt handle.")]
     ReceiptInvalid { receipt: String },
-    #[error("The specified message isn't in flight.")]
-    NotInFlight,
     #[error("Only one PurgeQueue operation on {queue} is allowed every 60 seconds.")]
     PurgeInProgress { queue: String },
     /// A move task, or its source or destination, does not exist.
@@ -247,9 +247,6 @@ impl SqsError {
             }
             Self::Contents => (400, SQS, "InvalidMessageContents", "InvalidMessageContents"),
             Self::ReceiptInvalid { .. } => (400, SQS, "ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid"),
-            Self::NotInFlight => {
-                (400, SQS, "MessageNotInflight", "AWS.SimpleQueueService.MessageNotInflight")
-            }
             Self::PurgeInProgress { .. } => {
                 (403, SQS, "PurgeQueueInProgress", "AWS.SimpleQueueService.PurgeQueueInProgress")
             }
@@ -281,10 +278,9 @@ impl From<Rejection> for SqsError {
             }
             Rejection::TooLarge { max } => too_large(max),
             Rejection::ForgedReceipt => Self::ReceiptInvalid { receipt: String::new() },
-            Rejection::MessageGone | Rejection::StaleReceipt => Self::invalid(
+            Rejection::MessageGone | Rejection::StaleReceipt | Rejection::NotInFlight => Self::invalid(
                 "Value for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.",
             ),
-            Rejection::NotInFlight => Self::NotInFlight,
             Rejection::Store(error) => error.into(),
             Rejection::Busy | Rejection::NoAnswer | Rejection::Stopping | Rejection::Interrupted => {
                 Self::Unavailable { message: rejection.to_string() }

@@ -174,10 +174,13 @@ fn elements(name: &str, node: FormNode) -> Result<Vec<Value>, SqsError> {
     texts.collect()
 }
 
-/// Returns the entries of a map, each of which has a key and a value.
+/// Returns the entries of a map, each of which has a key and a value; one without a number is the only one.
 fn entries(name: &str, node: FormNode, key: &str) -> Result<Value, SqsError> {
+    let is_single =
+        matches!(&node, FormNode::Parts(parts) if parts.keys().all(|part| part == key || part == "Value"));
+    let nodes = if is_single { vec![node] } else { numbered(name, node)? };
     let mut map = Map::new();
-    for entry in numbered(name, node)? {
+    for entry in nodes {
         let FormNode::Parts(mut parts) = entry else { return Err(malformed(format!("{name} has no {key}"))) };
         let key = match parts.remove(key) {
             Some(FormNode::Text(key)) => key,
@@ -200,7 +203,11 @@ fn entries(name: &str, node: FormNode, key: &str) -> Result<Value, SqsError> {
 fn numbered(name: &str, node: FormNode) -> Result<Vec<FormNode>, SqsError> {
     let invalid = || malformed(format!("{name} must be followed by a number"));
     let FormNode::Parts(parts) = node else { return Err(invalid()) };
-    let nodes = parts.into_iter().map(|(number, node)| Ok((number.parse().map_err(|_| invalid())?, node)));
+    let nodes = parts.into_iter().map(|(text, node)| {
+        // `01` and `+1` would be the same number as `1`, and one of the two nodes would be lost.
+        let number = text.parse().ok().filter(|number: &u32| number.to_string() == text);
+        Ok((number.ok_or_else(invalid)?, node))
+    });
     let nodes: BTreeMap<u32, FormNode> = nodes.collect::<Result<_, SqsError>>()?;
     Ok(nodes.into_values().collect())
 }
@@ -239,6 +246,9 @@ mod tests {
             parse("", "Entries=&AttributeName=All"),
             Ok(json!({"Entries": [], "AttributeNames": ["All"]}))
         );
+        let single = "Attribute.Name=DelaySeconds&Attribute.Value=5&AttributeName.4294967295=a";
+        let expected = json!({"Attributes": {"DelaySeconds": "5"}, "AttributeNames": ["a"]});
+        assert_eq!(parse("", single), Ok(expected));
     }
 
     #[test]
@@ -255,6 +265,10 @@ mod tests {
             "a.b.c.d.e.f.g.h=1",
             "Attribute.x.Name=a",
             "Attribute=a",
+            "AttributeName.1=a&AttributeName.01=b",
+            "AttributeName.%2B1=a",
+            "Attribute.Name=a&Attribute.1.Name=b",
+            "AttributeName.4294967296=a",
             "Attribute.1.Name=a&Attribute.2.Name=a",
             "AttributeName.1.x=a",
             "DelaySeconds=x",

@@ -7,7 +7,7 @@ use evenkeel_server::api_error::ApiError;
 use evenkeel_server::audit_trail::AuditGuard;
 use evenkeel_server::body::Response;
 use evenkeel_server::route::{Handler, RouteError, Routes, ServerRequest, handler};
-use evenkeel_server::sigv4::SignedRequest;
+use evenkeel_server::sigv4::{ALGORITHM, SignedRequest};
 use evenkeel_server::tenant::{Access, Caller, Tenant};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderName, Method};
@@ -182,18 +182,27 @@ fn parse(request: &ServerRequest, body: &[u8]) -> Result<(Operation, Value), Sqs
     let unknown = || SqsError::UnknownAction { action: action.to_owned() };
     let operation = Operation::from_name(action).ok_or_else(unknown)?;
     if uri.path() != "/" {
-        form.set_default("QueueUrl", uri.path());
+        form.set_default("QueueUrl", queue_path(uri.path())?);
     }
     Ok((operation, form.into_json()?))
+}
+
+/// Returns a path that names a queue, unless it has dot segments or double slashes.
+///
+/// The signature is over the path without them, so with them the path could name another queue than the signed one.
+fn queue_path(path: &str) -> Result<&str, SqsError> {
+    let mut segments = path.trim_matches('/').split('/');
+    let is_canonical = !path.starts_with("//") && segments.all(|part| !matches!(part, "" | "." | ".."));
+    if is_canonical { Ok(path) } else { Err(SqsError::NoQueue) }
 }
 
 /// Rejects a change by `GET` that a web page of another site may have sent to a server without tenants.
 ///
 /// Browsers send `Origin` or `Sec-Fetch-Site`, which the server checks, with forms and scripts, but to a plain HTTP address
-/// not with images and links. No page can add an `Authorization` header to those.
+/// not with images and links. No page can add a signature to the header `Authorization` of those.
 fn check_cross_site(operation: Operation, tenant: &Tenant, request: &ServerRequest) -> Result<(), SqsError> {
     let is_get = request.request.method() == Method::GET;
-    let is_signed = request.request.headers().contains_key(AUTHORIZATION);
+    let is_signed = header_text(request, &AUTHORIZATION).is_some_and(|value| value.starts_with(ALGORITHM));
     if is_get && tenant.is_open() && !operation.is_read() && !is_signed {
         return Err(SqsError::UnsignedGet);
     }

@@ -19,7 +19,7 @@ pub enum SignatureError {
          and signing method. Consult the service documentation for details."
     )]
     Mismatch,
-    #[error("Signature was made at {signed}, more than 15 minutes from the server's time {now}")]
+    #[error("Signature was made at {signed}, which is not valid at the server's time {now}")]
     Skewed { signed: String, now: String },
     #[error("UNSIGNED-PAYLOAD needs TLS: without it, others could replace the body. Sign the payload.")]
     Unsigned,

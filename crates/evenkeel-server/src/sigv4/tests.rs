@@ -255,3 +255,17 @@ fn an_added_parameter_is_not_covered_by_a_presigned_signature() {
     let signed = presigned::read(&changed).unwrap().unwrap();
     assert_eq!(signed.check(SECRET, &changed, b""), Err(SignatureError::Mismatch));
 }
+
+#[test]
+fn a_plus_sign_in_a_query_is_signed_as_the_space_that_it_means() {
+    let request = presigned("GET", "Action=SendMessage&MessageBody=a%2Bb&X-Amz-Expires=60");
+    let resent = |body: &str| {
+        let uri = request.uri().to_string().replace("a%2Bb", body);
+        let request = Request::builder().uri(uri).header("host", "example.amazonaws.com").body(()).unwrap();
+        let signed = presigned::read(&request).unwrap().unwrap();
+        signed.check(SECRET, &request, b"")
+    };
+    assert_eq!(resent("a%2bb"), Ok(()));
+    assert_eq!(resent("a+b"), Err(SignatureError::Mismatch));
+    assert_eq!(canonical_query("b=x+y&a=x%20y"), "a=x%20y&b=x%20y");
+}

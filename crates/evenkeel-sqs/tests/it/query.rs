@@ -27,8 +27,16 @@ fn a_form_a_query_string_and_the_path_of_a_queue_name_the_same_operation() {
     for (line, headers, form) in [
         ("POST /000000000000/q", FORM, "Action=SendMessage&MessageBody=a+b"),
         ("POST /000000000000/q?Action=SendMessage&MessageBody=a%20b", "", ""),
-        ("GET /000000000000/q?Action=SendMessage&MessageBody=a+b", "authorization: any\r\n", ""),
-        ("GET /?Action=SendMessage&QueueUrl=q&MessageBody=a+b", "authorization: any\r\n", ""),
+        (
+            "GET /000000000000/q?Action=SendMessage&MessageBody=a+b",
+            "authorization: AWS4-HMAC-SHA256 any\r\n",
+            "",
+        ),
+        (
+            "GET /?Action=SendMessage&QueueUrl=q&MessageBody=a+b",
+            "authorization: AWS4-HMAC-SHA256 any\r\n",
+            "",
+        ),
     ] {
         let sent = server.request(line, headers, form);
         assert_eq!(sent.status, 200, "{line}: {sent:?}");
@@ -63,11 +71,16 @@ fn malformed_requests_get_errors_in_xml() {
     let many: String = (0..1_001).map(|n| format!("&a{n}=")).collect();
     assert_code(&post(&server, &format!("Action=ListQueues{many}")), 400, "MalformedInput");
     assert_code(&server.request("GET /000000000000/q", "", ""), 400, "MissingAction");
+    // A signature is valid for all of these paths, which would name other queues than the one that was signed.
+    post(&server, "Action=CreateQueue&QueueName=q");
+    for path in ["/000000000000//q", "/000000000000/./q", "/000000000000/x/../q", "/000000000000/q/x/.."] {
+        let other = server.request(&format!("POST {path}"), FORM, "Action=SendMessage&MessageBody=x");
+        assert_code(&other, 400, "AWS.SimpleQueueService.NonExistentQueue");
+    }
     // HEAD matches the routes of GET, but must not receive messages.
     let head = server.request("HEAD /000000000000/q?Action=ReceiveMessage", "authorization: any\r\n", "");
     assert_eq!(head.status, 400, "{head:?}");
     // A message of more than 1 MiB, of which every byte is escaped, is within the limit on the wire.
-    post(&server, "Action=CreateQueue&QueueName=q");
     let send = |bytes: usize| {
         post(&server, &format!("Action=SendMessage&QueueUrl=q&MessageBody={}", "%61".repeat(bytes)))
     };
@@ -91,8 +104,11 @@ fn without_tenants_a_web_page_of_another_site_can_send_neither_a_form_nor_a_link
         for line in
             [format!("GET /?Action={action}&QueueUrl=q"), format!("GET /000000000000/q?Action={action}")]
         {
-            let image = server.request(&format!("{line}&X-Amz-Signature=00"), "", "");
-            assert_code(&image, 403, "AccessDenied");
+            // Nor is the name in a link such as http://a:b@127.0.0.1/ a signature.
+            for credentials in ["", "authorization: Basic YTpi\r\n"] {
+                let image = server.request(&format!("{line}&X-Amz-Signature=00"), credentials, "");
+                assert_code(&image, 403, "AccessDenied");
+            }
         }
     }
     assert_eq!(server.request("GET /?Action=GetQueueUrl&QueueName=q", "", "").status, 200);
