@@ -13,10 +13,15 @@ use crate::id::{Epoch, Seq};
 use crate::receipt::DeliveryId;
 use crate::time::UnixMillis;
 
+/// Number of messages for which memory is kept.
+const KEPT_MAX: usize = 1_024;
+
 /// The invisible messages of a queue, indexed by sequence number and by due time.
 #[derive(Debug, Default)]
 pub(super) struct InvisibleMessages {
     messages: HashMap<Seq, InvisibleMessage>,
+    /// Maximum length of `messages` since its memory was last returned.
+    len_max: usize,
     due: BTreeSet<(UnixMillis, Seq)>,
     leased_count: u64,
     delayed_count: u64,
@@ -125,6 +130,7 @@ impl InvisibleMessages {
             InvisibleState::Acking { .. } | InvisibleState::Moving => {}
         }
         self.messages.insert(seq, message);
+        self.len_max = self.len_max.max(self.messages.len());
     }
 
     pub(super) fn remove(&mut self, seq: Seq) -> Option<InvisibleMessage> {
@@ -139,7 +145,18 @@ impl InvisibleMessages {
             InvisibleState::Exhausted { .. } => drop(self.exhausted.remove(&seq)),
             InvisibleState::Acking { .. } | InvisibleState::Moving => {}
         }
+        self.shrink();
         Some(message)
+    }
+
+    /// Returns the memory of past messages once few are left.
+    fn shrink(&mut self) {
+        let len = self.messages.len();
+        // The map's capacity is no measure: it does not count the slots of removed entries.
+        if KEPT_MAX < self.len_max && len < self.len_max / 8 {
+            self.messages.shrink_to(KEPT_MAX.max(2 * len));
+            self.len_max = len;
+        }
     }
 
     pub(super) fn get(&self, seq: Seq) -> Option<&InvisibleMessage> {
@@ -220,5 +237,27 @@ impl InvisibleMessages {
         } else {
             Err(format!("counters are {counters:?}, counted {counts:?}"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::MessageMeta;
+    use evenkeel_policy::cost::Cost;
+
+    #[test]
+    fn the_memory_of_many_past_messages_is_returned() {
+        let mut messages = InvisibleMessages::default();
+        for seq in (0..100_000).map(Seq) {
+            let sent_at = UnixMillis(1);
+            let meta = MessageMeta { seq, sent_at, size: 1, cost: Cost(1), from: None, expires_at: None };
+            let state = InvisibleState::Delayed { until: UnixMillis(2) };
+            messages.insert(InvisibleMessage { index: Key(0), entry: MessageEntry::new(meta), state });
+        }
+        (0..99_999).for_each(|seq| assert!(messages.remove(Seq(seq)).is_some()));
+        assert!(messages.contains(Seq(99_999)) && messages.audit() == Ok(()));
+        let capacity = messages.messages.capacity();
+        assert!(capacity <= 2 * KEPT_MAX, "{capacity} slots are kept for one message");
     }
 }

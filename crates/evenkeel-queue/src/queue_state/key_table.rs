@@ -13,7 +13,8 @@ use crate::settings::KEYS_MAX;
 /// Slab of key queues; the index of a removed key is reused.
 #[derive(Debug)]
 pub(super) struct KeyTable {
-    slots: Vec<Option<KeyQueue>>,
+    /// Boxed, because a free slot is never returned.
+    slots: Vec<Option<Box<KeyQueue>>>,
     free: Vec<Key>,
     by_id: HashMap<KeyId, Key>,
     tenants: Interner<TenantId>,
@@ -37,11 +38,11 @@ impl KeyTable {
     }
 
     pub(super) fn get(&self, index: Key) -> Option<&KeyQueue> {
-        self.slots[index.index()].as_ref()
+        self.slots[index.index()].as_deref()
     }
 
     pub(super) fn get_mut(&mut self, index: Key) -> Option<&mut KeyQueue> {
-        self.slots[index.index()].as_mut()
+        self.slots[index.index()].as_deref_mut()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -55,11 +56,11 @@ impl KeyTable {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &KeyQueue)> {
         let slots = self.slots.iter().enumerate();
-        slots.filter_map(|(index, queue)| Some((Key(index as u32), queue.as_ref()?)))
+        slots.filter_map(|(index, queue)| Some((Key(index as u32), queue.as_deref()?)))
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut KeyQueue> {
-        self.slots.iter_mut().flatten()
+        self.slots.iter_mut().flatten().map(Box::as_mut)
     }
 
     pub(super) fn tenant(&self, name: &str) -> Option<TenantId> {
@@ -83,7 +84,7 @@ impl KeyTable {
             self.slots.push(None);
         }
         self.by_id.insert(queue.key, index);
-        self.slots[index.index()] = Some(queue);
+        self.slots[index.index()] = Some(Box::new(queue));
         index
     }
 
@@ -92,7 +93,7 @@ impl KeyTable {
         self.free.push(index);
         self.by_id.remove(&queue.key);
         self.tenant_keys[queue.tenant.index()] -= 1;
-        Some(queue)
+        Some(*queue)
     }
 
     /// Reports whether the tenant has no key left.
