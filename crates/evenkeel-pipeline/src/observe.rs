@@ -363,8 +363,8 @@ impl OptimizedLoadManager {
         let has_comparison = has_other || node.tenants.serves_others(now, arrival.tenant);
         let basis = if has_comparison { Corroboration::Others } else { Corroboration::Nothing };
         let breaker = match node.tenants.on_failure(now, arrival.tenant, (request, failure), basis) {
-            Verdict::Open | Verdict::ClosedToTenant => None,
-            Verdict::ClosedToAll(reason) => Some(node.breaker.trip(now, reason)),
+            Verdict::Undecided | Verdict::BlockTenant => None,
+            Verdict::TripBreaker(reason) => Some(node.breaker.trip(now, reason)),
         };
         self.apply_breaker_change(attempt.node, breaker);
     }
@@ -381,7 +381,7 @@ impl OptimizedLoadManager {
         node.unreachable = None;
         if node.acceptance.record_refusal(now, attempt.since, attempt.level) {
             let known = record.holds.iter().find(|hold| hold.node == attempt.node);
-            if known.is_none_or(|hold| node.acceptance.is_since(hold.since)) {
+            if known.is_none_or(|hold| node.acceptance.has_served_since(hold.since)) {
                 record.refused += 1;
             }
         } else {

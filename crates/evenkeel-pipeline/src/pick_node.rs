@@ -166,7 +166,7 @@ impl NodePool {
                 && other.serves(arrival.model)
                 && other.is_available()
                 && other.breaker.state() == BreakerState::Closed
-                && !other.tenants.is_closed(arrival.tenant)
+                && !other.tenants.is_blocked(arrival.tenant)
         })
     }
 

@@ -201,7 +201,7 @@ impl OptimizedLoadManager {
             admin_state: node.admin_state,
             breaker: node.breaker.state(),
             cooldown_until: node.cooldown.until(),
-            closed_to: node.tenants.closed_to().collect(),
+            closed_to: node.tenants.blocked_tenants().collect(),
             unreachable_since: node.unreachable.map(|unreachable| unreachable.since),
             p95: node.p95(self.now),
             error_rate: node.breaker.error_rate(self.now),

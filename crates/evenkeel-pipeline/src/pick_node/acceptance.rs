@@ -103,7 +103,7 @@ impl Acceptance {
     }
 
     /// Reports whether a request was served that was sent at this time or later.
-    pub(crate) fn is_since(&self, at: Instant) -> bool {
+    pub(crate) fn has_served_since(&self, at: Instant) -> bool {
         self.sent_at.is_some_and(|sent_at| at <= sent_at)
     }
 }
@@ -118,7 +118,7 @@ mod tests {
             let mut acceptance = Acceptance::default();
             acceptance.record(at(0), at(0), 8);
             acceptance.record(at(6), at(5), 3);
-            assert!(acceptance.is_since(at(5)) && !acceptance.is_since(at(6)));
+            assert!(acceptance.has_served_since(at(5)) && !acceptance.has_served_since(at(6)));
             assert_eq!(
                 acceptance.record_refusal(at(second), at(second), level),
                 is_served,

@@ -198,7 +198,7 @@ impl Node {
         let tenant = record.arrival.tenant;
         let is_held = record.holds.iter().any(|hold| {
             // A node that serves others meanwhile may be asked again at once.
-            hold.node == id && !self.acceptance.is_since(hold.since)
+            hold.node == id && !self.acceptance.has_served_since(hold.since)
         });
         !record.tried.contains(&id)
             && !is_held

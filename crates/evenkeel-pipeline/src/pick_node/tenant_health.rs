@@ -21,7 +21,7 @@ use super::node::NodeDefaults;
 const TENANTS_MAX: usize = 64;
 
 /// Number of refusals among a tenant's last eight responses at which the node is closed to it.
-const REFUSALS_MAX: u32 = 4;
+const REFUSALS_TO_CLOSE: u32 = 4;
 
 /// A tenant's failures older than this do not corroborate those of another tenant.
 const EVIDENCE_AGE_MAX: Duration = Duration::from_secs(60);
@@ -62,7 +62,7 @@ pub(crate) enum TenantChange {
 }
 
 impl Evidence {
-    fn is_closed(&self) -> bool {
+    fn is_blocked(&self) -> bool {
         self.breaker.state() != BreakerState::Closed || self.cooldown.is_cooling()
     }
 
@@ -80,13 +80,13 @@ impl Evidence {
     fn replace_closure(&mut self, cooldown: Cooldown, breaker: CircuitBreaker) {
         self.cooldown = cooldown;
         self.breaker = breaker;
-        self.is_reported &= self.is_closed();
+        self.is_reported &= self.is_blocked();
     }
 
     fn is_clean(&self) -> bool {
         self.refusals == 0
             && !self.is_reported
-            && !self.is_closed()
+            && !self.is_blocked()
             && !self.is_blamed
             && !self.breaker.is_failing()
             && self.failed_at.is_none()
@@ -106,11 +106,11 @@ pub(crate) enum Corroboration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// There is too little evidence.
-    Open,
+    Undecided,
     /// The node is closed to the tenant.
-    ClosedToTenant,
+    BlockTenant,
     /// Two tenants agree, and no other one was served meanwhile.
-    ClosedToAll(TripReason),
+    TripBreaker(TripReason),
 }
 
 /// Reports whether the node had room when it last refused a request: it served one at the same load or a higher one.
@@ -136,8 +136,8 @@ impl TenantHealth {
     }
 
     /// Returns the tenants to which the node is closed.
-    pub(crate) fn closed_to(&self) -> impl Iterator<Item = TenantId> {
-        self.tenants.iter().filter(|(_, known)| known.is_closed()).map(|(tenant, _)| *tenant)
+    pub(crate) fn blocked_tenants(&self) -> impl Iterator<Item = TenantId> {
+        self.tenants.iter().filter(|(_, known)| known.is_blocked()).map(|(tenant, _)| *tenant)
     }
 
     /// Returns the end of the node's cooldown for a tenant.
@@ -151,8 +151,8 @@ impl TenantHealth {
     }
 
     /// Reports whether the node is closed to a tenant.
-    pub(crate) fn is_closed(&self, tenant: TenantId) -> bool {
-        self.tenants.get(&tenant).is_some_and(Evidence::is_closed)
+    pub(crate) fn is_blocked(&self, tenant: TenantId) -> bool {
+        self.tenants.get(&tenant).is_some_and(Evidence::is_blocked)
     }
 
     /// Reports whether another tenant, to which the node is not closed, was served lately.
@@ -163,7 +163,7 @@ impl TenantHealth {
     /// Returns the last time that another tenant was served to which the node is not closed.
     fn served_other_at(&self, tenant: TenantId) -> Option<Instant> {
         let mut served = self.served.iter().flatten();
-        served.find(|(other, _)| *other != tenant && !self.is_closed(*other)).map(|(_, at)| *at)
+        served.find(|(other, _)| *other != tenant && !self.is_blocked(*other)).map(|(_, at)| *at)
     }
 
     fn record_served(&mut self, now: Instant, tenant: TenantId) {
@@ -212,11 +212,11 @@ impl TenantHealth {
         }
         known.breaker.on_response(now, request);
         known.is_blamed = false;
-        let is_closed = known.is_closed();
+        let is_blocked = known.is_blocked();
         if known.is_clean() {
             self.tenants.remove(&tenant);
         }
-        if !is_closed {
+        if !is_blocked {
             self.record_served(now, tenant);
         }
     }
@@ -230,7 +230,7 @@ impl TenantHealth {
     pub(crate) fn on_refusal(&mut self, now: Instant, tenant: TenantId) -> bool {
         let known = self.entry(now, tenant);
         known.refusals = known.refusals << 1 | 1;
-        REFUSALS_MAX <= known.refusals.count_ones()
+        REFUSALS_TO_CLOSE <= known.refusals.count_ones()
     }
 
     /// Closes the node to a tenant for a cooldown; reports whether it is cooling down for another tenant, too, and
@@ -261,7 +261,7 @@ impl TenantHealth {
                     changes.push((*tenant, TenantChange::Closed { until, reason }));
                     known.is_reported = true;
                 }
-                (true, None) if !known.is_closed() => {
+                (true, None) if !known.is_blocked() => {
                     changes.push((*tenant, TenantChange::Opened));
                     known.is_reported = false;
                 }
@@ -287,7 +287,7 @@ impl TenantHealth {
             known.failing_since = now;
         }
         let Some(BreakerState::Open { reason, .. }) = known.breaker.on_failure(now, request, failure) else {
-            return Verdict::Open;
+            return Verdict::Undecided;
         };
         known.failed_at = Some(now);
         let since = known.failing_since;
@@ -301,13 +301,13 @@ impl TenantHealth {
                 known.failed_at = None;
                 known.replace_closure(known.cooldown, new_breaker.clone());
             }
-            return Verdict::ClosedToAll(reason);
+            return Verdict::TripBreaker(reason);
         }
         if basis == Corroboration::Nothing {
             self.entry(now, tenant).breaker = new_breaker;
-            return Verdict::Open;
+            return Verdict::Undecided;
         }
-        Verdict::ClosedToTenant
+        Verdict::BlockTenant
     }
 
     /// Forgets the failures of a tenant.
@@ -399,11 +399,11 @@ mod tests {
     #[test]
     fn five_failures_running_close_the_node_to_the_tenant_and_a_second_tenants_to_all() {
         let mut health = health();
-        assert_eq!(fail(&mut health, ALICE), Verdict::ClosedToTenant);
+        assert_eq!(fail(&mut health, ALICE), Verdict::BlockTenant);
         assert!(!health.allows(ALICE) && health.allows(BOB));
         assert!(matches!(
             fail(&mut health, BOB),
-            Verdict::ClosedToAll(TripReason::Failures { count: 5, .. })
+            Verdict::TripBreaker(TripReason::Failures { count: 5, .. })
         ));
         assert!(health.is_blamed(ALICE) && health.is_blamed(BOB) && !health.is_blamed(CAROL));
     }
@@ -411,15 +411,15 @@ mod tests {
     #[test]
     fn two_tenants_do_not_close_a_node_that_serves_a_third_one_meanwhile() {
         let mut health = health();
-        assert_eq!(fail(&mut health, ALICE), Verdict::ClosedToTenant);
+        assert_eq!(fail(&mut health, ALICE), Verdict::BlockTenant);
         health.on_served(at(1), CAROL, REQUEST, HadRoom::Unknown);
-        assert_eq!(fail(&mut health, BOB), Verdict::ClosedToTenant);
+        assert_eq!(fail(&mut health, BOB), Verdict::BlockTenant);
     }
 
     #[test]
     fn a_closure_is_reported_once_and_its_end_once_unless_the_node_closes_to_all() {
         let mut health = health();
-        assert_eq!(fail(&mut health, ALICE), Verdict::ClosedToTenant);
+        assert_eq!(fail(&mut health, ALICE), Verdict::BlockTenant);
         let changes = health.take_changes();
         assert!(matches!(
             changes[..],
