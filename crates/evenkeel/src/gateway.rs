@@ -173,7 +173,6 @@ impl Gateway {
         let telemetry = config.telemetry.clone();
         let state =
             Mutex::new(State { started: config.clone(), config, admin_keys, tenants, nodes, data_dir });
-        let readiness = Readiness::default();
         let core = Arc::new(Core {
             auth,
             llm,
@@ -184,7 +183,7 @@ impl Gateway {
             budget_metrics: BudgetMetrics::new(&registry, telemetry.metric_limits.tenants_max)?,
             registry,
             router,
-            readiness,
+            readiness: Readiness::default(),
             tls,
             audit,
             usage,
