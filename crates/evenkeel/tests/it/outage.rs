@@ -110,7 +110,9 @@ fn a_request_waits_while_neither_its_model_nor_the_fallback_can_be_reached() {
     };
     let nodes = node("sim", &addresses[0]) + &node("other", &addresses[1]);
     let chain = "[[llm.models]]\nname = 'sim'\nfallbacks = ['other']\n";
-    dir.write("evenkeel.toml", &format!("{CONFIG}{nodes}{chain}"));
+    // Between two checks there is time for requests to probe.
+    let config = CONFIG.replace("interval_secs = 0.1", "interval_secs = 0.4");
+    dir.write("evenkeel.toml", &format!("{config}{nodes}{chain}"));
     let server = ServerProcess::start(&dir, &[]);
     let status = || server.get("/api/load-status").json();
     let is_down = |node: &Value| node["breaker"] != "closed";
