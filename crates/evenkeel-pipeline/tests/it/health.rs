@@ -214,17 +214,17 @@ fn a_connection_that_fails_uses_neither_attempts_nor_the_retry_budget() {
 
 #[test]
 fn a_request_with_a_fallback_is_rejected_once_no_node_can_be_reached_and_others_wait() {
-    let mut driver = Driver::with_nodes(&[4, 4]);
-    let waiting = driver.submit(ALICE);
-    let rejected = driver.arrive(Arrival { outage: OutageRule::Reject, ..arrival_of(ALICE) });
-    for request in [waiting, rejected] {
+    for (outage, rejected) in
+        [(OutageRule::Hold, None), (OutageRule::Reject, Some(Rejection::Outage { retry_after: SECOND }))]
+    {
+        let mut driver = Driver::with_nodes(&[4, 4]);
+        let request = driver.arrive(Arrival { outage, ..arrival_of(ALICE) });
         driver.fail(request, AttemptFailure::Unreachable);
         assert!(driver.is_in_flight(request), "the other node is tried");
+        driver.fail(request, AttemptFailure::Unreachable);
+        assert_eq!(driver.rejected.get(&request), rejected.as_ref());
+        assert_eq!(driver.pipeline.wait_entry(request).is_some(), rejected.is_none());
     }
-    driver.fail(waiting, AttemptFailure::Unreachable);
-    driver.fail(rejected, AttemptFailure::Unreachable);
-    assert_eq!(driver.rejected, [(rejected, Rejection::Outage { retry_after: SECOND })].into());
-    assert!(driver.pipeline.wait_entry(waiting).is_some());
 }
 
 #[test]

@@ -110,7 +110,9 @@ fn a_request_waits_while_neither_its_model_nor_the_fallback_can_be_reached() {
     };
     let nodes = node("sim", &addresses[0]) + &node("other", &addresses[1]);
     let chain = "[[llm.models]]\nname = 'sim'\nfallbacks = ['other']\n";
-    dir.write("evenkeel.toml", &format!("{CONFIG}{nodes}{chain}"));
+    // Between two checks there is time for requests to probe.
+    let config = CONFIG.replace("interval_secs = 0.1", "interval_secs = 0.4");
+    dir.write("evenkeel.toml", &format!("{config}{nodes}{chain}"));
     let server = ServerProcess::start(&dir, &[]);
     let status = || server.get("/api/load-status").json();
     let is_down = |node: &Value| node["breaker"] != "closed";
@@ -118,7 +120,12 @@ fn a_request_waits_while_neither_its_model_nor_the_fallback_can_be_reached() {
     let request = server.send("POST", CHAT, "", &chat(json!({})));
     // It probes the node each time that the breaker is half-open.
     while status()["counts"]["dispatched"].as_u64() < Some(3) {}
-    let _engine = TestNode::start(SimOptions { listen: addresses[0].parse().unwrap(), ..fast() });
+    // Either may be the one that it waits for: a half-open breaker makes the fallback usable for a moment.
+    let engine = |model: &str, address: &String| {
+        let models = vec![model.to_owned()];
+        TestNode::start(SimOptions { listen: address.parse().unwrap(), models, ..fast() })
+    };
+    let _engines = [engine("sim", &addresses[0]), engine("other", &addresses[1])];
     let reply = read(request);
     assert_eq!(reply.status, 200, "{reply:?}");
 }
