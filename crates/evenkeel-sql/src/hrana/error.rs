@@ -4,6 +4,7 @@
 
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
+use evenkeel_server::route::FailedRequest;
 use http::HeaderValue;
 use serde_json::{Value, json};
 
@@ -20,7 +21,7 @@ pub(crate) fn error_response(error: SqlError) -> Response {
 }
 
 /// Formats errors that the server raises before the handler runs.
-pub(crate) fn error_format(error: ApiError, _: &HeaderValue) -> Response {
+pub(crate) fn error_format(error: ApiError, _: &FailedRequest) -> Response {
     error_response(SqlError::Api(error))
 }
 
