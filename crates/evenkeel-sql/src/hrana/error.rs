@@ -5,7 +5,6 @@
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
 use evenkeel_server::route::FailedRequest;
-use http::HeaderValue;
 use serde_json::{Value, json};
 
 use crate::error::{DatabaseError, SqlError};
@@ -115,6 +114,8 @@ fn result_code(sqlstate: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
     use crate::error::StatementError;
     use crate::transaction::EndedBy;
