@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
-use evenkeel_server::route::ErrorFormat;
+use evenkeel_server::route::{ErrorFormat, FailedRequest};
 use http::{HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
@@ -20,17 +20,17 @@ pub(crate) fn for_endpoint(endpoint: Endpoint) -> ErrorFormat {
     if endpoint.is_anthropic() { anthropic } else { openai }
 }
 
-pub(crate) fn openai(error: ApiError, _: &HeaderValue) -> Response {
+pub(crate) fn openai(error: ApiError, _: &FailedRequest) -> Response {
     with_zero_wait(error.into_response())
 }
 
 /// Formats an error body as Anthropic does. Status and headers stay ours: Anthropic's clients also retry a 503 after
 /// `Retry-After`.
-fn anthropic(error: ApiError, request_id: &HeaderValue) -> Response {
+fn anthropic(error: ApiError, request: &FailedRequest) -> Response {
     let mut body = anthropic_body(&error);
-    body["request_id"] = request_id.to_str().unwrap_or_default().into();
+    body["request_id"] = request.id.to_str().unwrap_or_default().into();
     let mut response = with_zero_wait(error.with_body(&body));
-    response.headers_mut().insert(ANTHROPIC_ID, request_id.clone());
+    response.headers_mut().insert(ANTHROPIC_ID, request.id.clone());
     response
 }
 

@@ -19,7 +19,7 @@ use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
 use evenkeel_server::body_budget::BodyPermit;
 use evenkeel_server::received_body::ReceivedBody;
-use evenkeel_server::route::ServerRequest;
+use evenkeel_server::route::{FailedRequest, ServerRequest};
 use evenkeel_server::scheduling::rejection_error;
 use evenkeel_server::sending::ReadAhead;
 use evenkeel_server::tenant::{Caller, Tenant};
@@ -322,7 +322,7 @@ impl ProxyRequest {
             match error {
                 // Not a warning: an overloaded pool would flood the log, and its events and metrics show the overload.
                 AttemptError::Busy { .. } | AttemptError::Refused(_) => {
-                    tracing::debug!(request_id, node, %error, "attempt failed")
+                    tracing::debug!(request_id, node, %error, "attempt failed");
                 }
                 _ => tracing::warn!(request_id, node, %error, "attempt failed"),
             }
@@ -333,7 +333,8 @@ impl ProxyRequest {
     fn respond(&mut self, result: Result<Response, ApiError>) -> Response {
         let mut response = result.unwrap_or_else(|error| {
             self.trace.rejected(&error, self.waited);
-            error_format::for_endpoint(self.endpoint)(error, &self.id)
+            let failed = FailedRequest { id: self.id.clone(), is_form: false };
+            error_format::for_endpoint(self.endpoint)(error, &failed)
         });
         let millis = match self.waited.as_millis() as u64 {
             0 => HeaderValue::from_static("0"),

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use evenkeel_policy::account::AccountNumber;
 use evenkeel_policy::time::Instant;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method};
+use http::{HeaderMap, HeaderValue, Method};
 
 use crate::api_error::ApiError;
 use crate::audit_trail::{AuditNote, AuditScope};
@@ -107,11 +107,26 @@ where
     Arc::new(move |request| Box::pin(function(request)))
 }
 
-/// Converts an error of a route into a response; the second argument is the request id.
-pub type ErrorFormat = fn(ApiError, &HeaderValue) -> Response;
+/// Converts an error of a route into a response.
+pub type ErrorFormat = fn(ApiError, &FailedRequest) -> Response;
+
+/// The parts of a failed request that the format of its error depends on.
+#[derive(Clone, Debug)]
+pub struct FailedRequest {
+    pub id: HeaderValue,
+    /// The body is an HTML form.
+    pub is_form: bool,
+}
+
+/// Reports whether a request declares an HTML form as its body.
+pub fn is_form(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).map_or(b"".as_slice(), HeaderValue::as_bytes);
+    let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
+    media_type.trim_ascii().eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
+}
 
 /// Formats errors as OpenAI does; the default of routes.
-pub fn openai_error(error: ApiError, _: &HeaderValue) -> Response {
+pub fn openai_error(error: ApiError, _: &FailedRequest) -> Response {
     error.into_response()
 }
 

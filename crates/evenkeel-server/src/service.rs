@@ -26,8 +26,8 @@ use crate::received_body::BodyLimits;
 use crate::request_body::RequestBody;
 use crate::request_id::{REQUEST_ID, RequestIds};
 use crate::route::{
-    Encryption, HandlerFuture, LIVE, METRICS, READY, RateLimit, Route, RouteMatch, RouteMiss, Routes,
-    ServerRequest,
+    Encryption, FailedRequest, HandlerFuture, LIVE, METRICS, READY, RateLimit, Route, RouteMatch, RouteMiss,
+    Routes, ServerRequest, is_form,
 };
 use crate::sending::ResponseStream;
 use crate::tenant::{Authenticator, Caller};
@@ -89,6 +89,7 @@ impl RequestService {
         let version = request.version();
         let is_large = request.body().size_hint().exact().is_none_or(|bytes| SKIPPED_MAX < bytes);
         let request_id = self.ids.for_request(request.headers());
+        let failed = FailedRequest { id: request_id.clone(), is_form: is_form(request.headers()) };
         let (route, route_id, error_format) = match self.routes.find(&method, request.uri().path()) {
             Ok(RouteMatch { route, id }) => (Ok(route), id, route.error_format),
             Err(RouteMiss { id, error, error_format }) => (Err(error), id, error_format),
@@ -111,7 +112,7 @@ impl RequestService {
         let is_last = matches!(result, Err(ApiError::Framing | ApiError::ConnectionsFull));
         let must_close = version < Version::HTTP_2 && (is_unread || is_last);
         let error = result.as_ref().err().filter(|_| audit.is_some()).map(ToString::to_string);
-        let mut response = result.unwrap_or_else(|error| error_format(error, &request_id));
+        let mut response = result.unwrap_or_else(|error| error_format(error, &failed));
         if let Some(audit) = audit {
             audit.finish(response.status(), error);
         }

@@ -3,8 +3,9 @@
 pub use evenkeel_postgres::DbError as StatementError;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
+use evenkeel_server::route::FailedRequest;
 use evenkeel_server::sigv4::SignatureError;
-use http::{HeaderValue, StatusCode};
+use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::datasource::EngineKind;
@@ -259,7 +260,7 @@ impl SqlError {
 }
 
 /// Formats errors that the server raises before a handler runs.
-pub(crate) fn error_format(error: ApiError, _: &HeaderValue) -> Response {
+pub(crate) fn error_format(error: ApiError, _: &FailedRequest) -> Response {
     SqlError::Api(error).into_response()
 }
 

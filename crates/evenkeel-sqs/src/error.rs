@@ -11,6 +11,7 @@ use evenkeel_queue::queues::CreateError;
 use evenkeel_queue::store::StoreError;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{self, Response};
+use evenkeel_server::route::FailedRequest;
 use evenkeel_server::sigv4::SignatureError;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -23,6 +24,7 @@ use crate::xml::{self, XmlError};
 
 /// Header with the error's code in the query protocol, which older clients match on.
 const QUERY_ERROR: HeaderName = HeaderName::from_static("x-amzn-query-error");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-amzn-requestid");
 const HINT: HeaderName = HeaderName::from_static("x-evenkeel-hint");
 /// The query protocol's text of [`SqsError::NoQueue`].
 const NO_QUEUE_IN_XML: &str = "The specified queue does not exist for this wsdl version.";
@@ -114,6 +116,9 @@ pub(crate) enum SqsError {
     BodyTooLarge { bytes_max: u64 },
     #[error("the body did not arrive in time")]
     BodyTimeout,
+    /// The server refuses every request of this kind.
+    #[error("{message}")]
+    Refused { status: StatusCode, message: String },
     /// The request may succeed later.
     #[error("{message}")]
     Unavailable { message: String },
@@ -257,6 +262,7 @@ impl SqsError {
             Self::BodyTooLarge { .. } => {
                 (413, CORAL, "RequestEntityTooLargeException", "RequestEntityTooLarge")
             }
+            Self::Refused { status, .. } => (status.as_u16(), CORAL, "AccessDeniedException", "AccessDenied"),
             Self::BodyTimeout => (408, CORAL, "RequestTimeoutException", "RequestTimeout"),
             Self::Unavailable { .. } => (503, CORAL, "ServiceUnavailableException", "ServiceUnavailable"),
             Self::Internal => (500, CORAL, "InternalFailure", "InternalFailure"),
@@ -350,17 +356,17 @@ impl From<ApiError> for SqsError {
             | ApiError::ConnectionsFull
             | ApiError::Unavailable { .. } => Self::Unavailable { message: error.to_string() },
             ApiError::Invalid { message, .. } => Self::Serialization { message },
-            ApiError::Framing
-            | ApiError::AdminOnly
+            ApiError::Framing => Self::Serialization { message: error.to_string() },
+            ApiError::ForeignOrigin
+            | ApiError::UnknownHost { .. }
+            | ApiError::Forwarded
+            | ApiError::Method { .. } => Self::Refused { status: error.status(), message: error.to_string() },
+            ApiError::AdminOnly
             | ApiError::ModelForbidden { .. }
             | ApiError::DatasourceForbidden { .. }
             | ApiError::InvalidTicket { .. }
-            | ApiError::ForeignOrigin
-            | ApiError::UnknownHost { .. }
-            | ApiError::Forwarded
             | ApiError::NotJson
             | ApiError::NoRoute
-            | ApiError::Method { .. }
             | ApiError::NotFound { .. }
             | ApiError::Conflict { .. }
             | ApiError::NoModel { .. }
@@ -370,6 +376,28 @@ impl From<ApiError> for SqsError {
             | ApiError::Internal => Self::Internal,
         }
     }
+}
+
+/// Formats errors that the server raises before the handler of a `POST` request runs.
+pub(crate) fn post_error(error: ApiError, request: &FailedRequest) -> Response {
+    server_error(error, if request.is_form { Protocol::Query } else { Protocol::Json }, request)
+}
+
+/// Formats errors that the server raises before the handler of a `GET` request runs.
+pub(crate) fn get_error(error: ApiError, request: &FailedRequest) -> Response {
+    server_error(error, Protocol::Query, request)
+}
+
+fn server_error(error: ApiError, protocol: Protocol, request: &FailedRequest) -> Response {
+    let id = request.id.to_str().unwrap_or_default();
+    let mut response = SqsError::from(error.clone()).to_response(protocol, id);
+    let headers = response.headers_mut();
+    // Such as `Allow` and `Retry-After`.
+    for (name, value) in error.into_response().headers() {
+        headers.entry(name).or_insert_with(|| value.clone());
+    }
+    headers.insert(REQUEST_ID, request.id.clone());
+    response
 }
 
 #[cfg(test)]

@@ -1,19 +1,16 @@
 //! The two protocols of SQS: JSON, and the older query protocol with forms and XML. Both carry the same requests and responses.
 
-use evenkeel_server::route::ServerRequest;
-use http::header::CONTENT_TYPE;
+use evenkeel_server::route::{ServerRequest, is_form};
 use http::{HeaderName, HeaderValue, Method};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::api::header_text;
 use crate::error::SqsError;
 use crate::operation::Operation;
 use crate::xml;
 
 pub(crate) const TARGET: HeaderName = HeaderName::from_static("x-amz-target");
-const FORM: &str = "application/x-www-form-urlencoded";
 const ACTION: &str = "Action=";
 /// Initial buffer capacity; most responses fit.
 const RESPONSE_BYTES: usize = 512;
@@ -38,10 +35,12 @@ impl Protocol {
         if request.request.method() != Method::POST {
             return Self::Query;
         }
-        let content_type = header_text(request, &CONTENT_TYPE).unwrap_or_default();
-        let is_form = content_type.get(..FORM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(FORM));
-        let has_target = request.request.headers().contains_key(TARGET);
-        if !has_target && (is_form || has_action(request)) { Self::Query } else { Self::Json }
+        let headers = request.request.headers();
+        if !headers.contains_key(TARGET) && (is_form(headers) || has_action(request)) {
+            Self::Query
+        } else {
+            Self::Json
+        }
     }
 
     pub(crate) const fn content_type(self) -> HeaderValue {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use evenkeel_server::api_error::ApiError;
-use evenkeel_server::audit_trail::AuditGuard;
+use evenkeel_server::audit_trail::{AuditGuard, AuditScope};
 use evenkeel_server::body::Response;
-use evenkeel_server::route::{Handler, RouteError, Routes, ServerRequest, handler};
+use evenkeel_server::route::{Handler, RateLimit, Route, RouteError, Routes, ServerRequest, handler};
 use evenkeel_server::sigv4::{ALGORITHM, SignedRequest};
 use evenkeel_server::tenant::{Access, Caller, Tenant};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
@@ -15,12 +15,11 @@ use serde_json::Value;
 
 use crate::api::{RequestContext, SqsApi, header_text, host_of};
 use crate::chunked_body::chunked;
-use crate::error::SqsError;
+use crate::error::{REQUEST_ID, SqsError, get_error, post_error};
 use crate::form::Form;
 use crate::operation::Operation;
 use crate::protocol::{Parameters, Protocol, TARGET, has_action};
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-amzn-requestid");
 const TRACE: HeaderName = HeaderName::from_static("x-amzn-trace-id");
 /// Version of the query protocol that every SDK sends.
 const VERSION: &str = "2012-11-05";
@@ -48,16 +47,18 @@ impl SqsApi {
             [(Method::POST, "/"), (Method::POST, "/{account}/*"), (Method::GET, "/{account}/*")]
         {
             let sqs = self.clone();
-            let handler = handler(move |request| sqs.clone().serve(request));
-            // Public, because the API verifies the SigV4 signatures itself.
-            routes.add(method, path, Access::Public, handler)?;
+            routes.add_route(path, route(method, handler(move |request| sqs.clone().serve(request))))?;
         }
         let sqs = self.clone();
         let root: Handler = Arc::new(move |request| {
             let is_get = request.request.method() == Method::GET;
-            if is_get && has_action(&request) { Box::pin(sqs.clone().serve(request)) } else { about(request) }
+            if is_get && has_action(&request) {
+                return Box::pin(sqs.clone().serve(request));
+            }
+            let about = about(request);
+            Box::pin(async { Ok(about.await.unwrap_or_else(ApiError::into_response)) })
         });
-        routes.add(Method::GET, "/", Access::Public, root)
+        routes.add_route("/", route(Method::GET, root))
     }
 
     async fn serve(self: Arc<Self>, mut request: ServerRequest) -> Result<Response, ApiError> {
@@ -166,6 +167,18 @@ impl SqsApi {
         let mut response = Response::new(chunked(encoded));
         response.headers_mut().insert(CONTENT_TYPE, protocol.content_type());
         Ok(response)
+    }
+}
+
+fn route(method: Method, handler: Handler) -> Route {
+    Route {
+        error_format: if method == Method::GET { get_error } else { post_error },
+        method,
+        // The API verifies the SigV4 signatures itself.
+        access: Access::Public,
+        rate_limit: RateLimit::Server,
+        handler,
+        audit: AuditScope::All,
     }
 }
 

@@ -200,10 +200,9 @@ impl Node {
             // A node that serves others meanwhile may be asked again at once.
             hold.node == id && !self.acceptance.has_served_since(hold.since)
         });
-        !record.tried.contains(&id)
-            && !is_held
-            && self.tenants.allows(tenant)
-            && !(self.is_probe_reserved && self.tenants.is_blamed(tenant))
+        let is_reserved = self.is_probe_reserved && self.tenants.is_blamed(tenant);
+        let is_avoided = record.tried.contains(&id) || is_held || is_reserved;
+        !is_avoided && self.tenants.allows(tenant)
     }
 
     /// Returns the end of its cooldown for a tenant.

@@ -11,7 +11,8 @@ use evenkeel_queue::queue_state::{DEAD_LETTER_DELAY, Disposition, Explanation, Q
 use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::{
-    Delivery, Epoch, KeyId, KeyRule, Namespace, Queue, QueueId, QueueSettings, Rejection, Seq, UnixMillis,
+    Delivery, DeliveryOrder, Epoch, KeyId, KeyRule, Namespace, Queue, QueueId, QueueSettings, Rejection, Seq,
+    UnixMillis,
 };
 
 use crate::harness::{Rig, ack, body, receive, receive_now, send};
@@ -150,6 +151,40 @@ async fn a_waiting_receive_moves_a_message_as_soon_as_it_is_exhausted() {
         let waiting = tokio::spawn(async move { receive(&queue, 1).await });
         assert_eq!(body(&receive(&dead, 1).await[0]), "a-0");
         waiting.abort();
+    }
+}
+
+#[tokio::test]
+async fn an_exhausted_message_is_delivered_again_if_the_redrive_policy_was_relaxed() {
+    for relaxed in [None, Some(2)] {
+        for rig in Rig::both().await {
+            let (queue, dead) = with_dead_letters(&rig, 1).await;
+            send(&queue, ["a"]).await;
+            receive_expired(&queue, 1).await;
+            let redrive = relaxed.map(|attempts_max| RedrivePolicy { to: dead.id(), attempts_max });
+            let settings = QueueSettings { redrive, ..QueueSettings::default() };
+            rig.queues.change(&queue, settings, String::new()).await.unwrap();
+            assert_eq!(receive_now(&queue, 1).await[0].attempt, 2);
+            assert_eq!((queue.totals().pending, queue.totals().in_flight, dead.totals().pending), (0, 1, 0));
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_exhausted_message_blocks_its_fifo_key_until_it_has_moved() {
+    for rig in Rig::both().await {
+        let settings = QueueSettings { order: DeliveryOrder::Fifo, ..QueueSettings::default() };
+        let dead = rig.queues.create(Namespace::Shared, "dead", settings.clone(), String::new()).await;
+        let dead = dead.unwrap().queue();
+        let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1 });
+        let queue = rig.queue(QueueSettings { redrive, ..settings }).await;
+        send(&queue, ["a", "a"]).await;
+        let late = receive_expired(&queue, 1).await;
+        let expired: Vec<Receipt> = late.into_iter().map(|delivery| delivery.receipt).collect();
+        assert_eq!(queue.ack(&expired).await, [Err(Rejection::NotInFlight)]);
+        assert_eq!(body(&receive(&queue, 10).await[0]), "a-1");
+        assert_eq!((dead.totals().pending, body(&receive(&dead, 1).await[0])), (1, "a-0".into()));
+        assert_eq!(queue.ack(&expired).await, [Err(Rejection::MessageGone)]);
     }
 }
 

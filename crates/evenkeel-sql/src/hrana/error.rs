@@ -4,7 +4,7 @@
 
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
-use http::HeaderValue;
+use evenkeel_server::route::FailedRequest;
 use serde_json::{Value, json};
 
 use crate::error::{DatabaseError, SqlError};
@@ -20,7 +20,7 @@ pub(crate) fn error_response(error: SqlError) -> Response {
 }
 
 /// Formats errors that the server raises before the handler runs.
-pub(crate) fn error_format(error: ApiError, _: &HeaderValue) -> Response {
+pub(crate) fn error_format(error: ApiError, _: &FailedRequest) -> Response {
     error_response(SqlError::Api(error))
 }
 
@@ -114,6 +114,8 @@ fn result_code(sqlstate: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
     use crate::error::StatementError;
     use crate::transaction::EndedBy;

@@ -6,7 +6,8 @@
 
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
-use http::{HeaderValue, StatusCode};
+use evenkeel_server::route::FailedRequest;
+use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::error::{DatabaseError, SqlError, StatementError};
@@ -21,7 +22,7 @@ pub(crate) fn error_response(error: SqlError) -> Response {
 }
 
 /// Formats errors that the server raises before the handler runs.
-pub(crate) fn error_format(error: ApiError, _: &HeaderValue) -> Response {
+pub(crate) fn error_format(error: ApiError, _: &FailedRequest) -> Response {
     error_response(SqlError::Api(error))
 }
 

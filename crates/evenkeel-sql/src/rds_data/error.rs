@@ -5,6 +5,7 @@
 
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{Response, full, json_response};
+use evenkeel_server::route::FailedRequest;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
 
@@ -26,7 +27,7 @@ pub(crate) fn error_response(error: SqlError) -> Response {
 }
 
 /// Formats errors that the server raises before the handler runs.
-pub(crate) fn error_format(error: ApiError, _: &HeaderValue) -> Response {
+pub(crate) fn error_format(error: ApiError, _: &FailedRequest) -> Response {
     error_response(SqlError::Api(error))
 }
 

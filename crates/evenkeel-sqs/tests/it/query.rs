@@ -123,3 +123,25 @@ fn with_tenants_every_request_of_the_query_protocol_needs_a_signature() {
         assert_code(&server.request(line, "", ""), 403, "MissingAuthenticationToken");
     }
 }
+
+#[test]
+fn errors_of_the_server_have_the_format_of_the_protocol() {
+    let server = SqsServer::start("query-server-errors");
+    let foreign = "origin: https://evil.example\r\n";
+    assert_code(
+        &server.request("POST /", &format!("{FORM}{foreign}"), "Action=ListQueues"),
+        403,
+        "AccessDenied",
+    );
+    assert_code(&server.request("GET /?Action=ListQueues", foreign, ""), 403, "AccessDenied");
+    let target = format!(
+        "content-type: application/x-amz-json-1.0\r\nx-amz-target: AmazonSQS.ListQueues\r\n{foreign}"
+    );
+    let json = server.request("POST /", &target, "{}");
+    assert_eq!(json.status, 403, "{json:?}");
+    assert!(json.body.contains("\"__type\":\"com.amazon.coral.service#AccessDeniedException\""), "{json:?}");
+    assert!(json.head.contains("x-amzn-query-error: accessdenied;sender"), "{json:?}");
+    let put = server.request("PUT /000000000000/q", "", "");
+    assert_eq!(put.status, 405, "{put:?}");
+    assert!(put.head.contains("allow: post, get"), "{put:?}");
+}

@@ -360,7 +360,7 @@ def sends_and_deletes_in_batches():
 
 def hides_delays_and_redelivers():
     queue = make("visibility")
-    send(queue, "x", DelaySeconds=1)
+    send(queue, "x", DelaySeconds=3)
     assert counts(queue) == (0, 0, 1) and receive(queue, WaitTimeSeconds=0) == []
     [message] = receive(queue, WaitTimeSeconds=20, VisibilityTimeout=1)
     [again] = receive(queue, WaitTimeSeconds=20, AttributeNames=["ApproximateReceiveCount"])
