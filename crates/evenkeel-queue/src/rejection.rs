@@ -46,7 +46,7 @@ pub enum Rejection {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Too many requests are queued, or the message is being removed.
-    #[error("queue is overloaded, retry later")]
+    #[error("queue is overloaded or the message is being deleted, retry later")]
     Busy,
     /// The queue's actor did not answer in time: it is overloaded, or the process was stopped meanwhile.
     #[error("queue did not answer in time and the outcome of this request is unknown, retry")]

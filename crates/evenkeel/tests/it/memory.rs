@@ -12,6 +12,8 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// Block cache and cached payloads.
 const CACHES: u64 = (64 + 32) * MIB;
+/// Free parts of pages that mimalloc keeps.
+const FRAGMENTATION: u64 = 24 * MIB;
 /// Turns a test that would hang into one that fails.
 const ATTEMPTS_MAX: usize = 30;
 const BATCH: usize = 50;
@@ -34,7 +36,7 @@ fn memory_returns_after_a_backlog_of_large_messages_was_drained() {
     let start = server.resident();
     let body = "x".repeat(12_000);
     server.work(40_000, |_| json!({"body": body}));
-    server.assert_falls_to(start * 3 / 2 + CACHES, "after 40 000 messages");
+    server.assert_falls_to(start * 3 / 2 + CACHES + FRAGMENTATION, "after 40 000 messages");
 }
 
 struct Server {
