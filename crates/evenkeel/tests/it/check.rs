@@ -154,5 +154,5 @@ fn the_reference_names_every_setting_with_its_default() {
     for example in &blocks[1..] {
         read(example);
     }
-    assert_eq!(blocks.len(), 8, "TOML blocks in docs/configuration.md");
+    assert_eq!(blocks.len(), 9, "TOML blocks in docs/configuration.md");
 }

@@ -98,16 +98,15 @@ fn drain(dir: &TestDir, ledger: &Ledger) {
     let (done, _responses) = channel();
     let client = Client::new(server.address, 0, KILLS, ledger.clone(), done);
     let names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"];
-    loop {
-        // The dead-letter queue is checked last: an exhausted message moves there when the other queue is received from.
-        let is_empty = [Operation::DeleteBatch, Operation::DeleteDead].map(|operation| {
-            client.consume(operation).expect("a running gateway");
+    // The dead-letter queue comes last: an exhausted message moves there when the other queue is received from.
+    for operation in [Operation::DeleteBatch, Operation::DeleteDead] {
+        let is_empty = || {
             let request = json!({"QueueUrl": operation.queue(), "AttributeNames": names});
             let response = client.call("GetQueueAttributes", &request).expect("a running gateway");
             names.iter().all(|name| response["Attributes"][name] == "0")
-        });
-        if is_empty == [true, true] {
-            return;
+        };
+        while !is_empty() {
+            client.consume(operation).expect("a running gateway");
         }
     }
 }

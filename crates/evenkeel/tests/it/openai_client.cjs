@@ -116,12 +116,12 @@ async function retriesAfterRetryAfter() {
   const recording = async (url, init) => {
     const response = await fetch(url, init);
     responses.push([response.status, performance.now(), new Headers(init.headers).get("x-stainless-retry-count")]);
-    if (response.status === 503) await setFault(null);
+    if (response.status === 429) await setFault(null);
     return response;
   };
   await setFault("429-retry-after");
   assert.ok((await createChat(client("ek-acme", { maxRetries: 2, fetch: recording }))).choices[0].message.content);
-  assert.deepEqual(responses.map(([status, , retries]) => [status, retries]), [[503, "0"], [200, "1"]]);
+  assert.deepEqual(responses.map(([status, , retries]) => [status, retries]), [[429, "0"], [200, "1"]]);
   assert.ok(responses[1][1] - responses[0][1] >= 999, "retried too early");
 }
 

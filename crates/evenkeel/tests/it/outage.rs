@@ -31,12 +31,11 @@ fn requests_wait_for_an_engine_that_restarts() {
     fleet.wait_status("down", |status| {
         status["nodes"][0]["breaker"] != "closed" && status["waiting"].as_u64() >= Some(7)
     });
-    let engine = Engine::start(&address);
+    start_engine(&address);
     for reply in requests.into_iter().map(read) {
         assert_eq!(reply.status, 200, "{reply:?}");
     }
     fleet.wait_idle();
-    drop(engine);
 }
 
 #[test]
@@ -61,7 +60,7 @@ fn after_the_hold_an_outage_is_answered_with_its_cause_and_ready_names_the_node(
 #[test]
 fn a_request_that_a_node_refuses_twice_gets_the_refusal_and_others_are_served() {
     let address = unused_address();
-    let engine = Engine::start(&address);
+    start_engine(&address);
     let fleet = Fleet::start("refusal", CONFIG, vec![("engine", Backend::Url(format!("http://{address}")))]);
     let ordinary = chat(json!({}));
     assert_eq!(fleet.post("none", CHAT, &ordinary).status, 200);
@@ -73,7 +72,6 @@ fn a_request_that_a_node_refuses_twice_gets_the_refusal_and_others_are_served() 
     assert_eq!((reply.status, reply.body.as_str()), (429, "{\"error\":\"not this one\"}"));
     assert!(reply.head.contains("retry-after: 30"), "{}", reply.head);
     fleet.wait_idle();
-    drop(engine);
 }
 
 #[test]
@@ -136,19 +134,14 @@ fn unused_address() -> String {
 }
 
 /// An engine that refuses every request of the user "poison".
-struct Engine;
-
-impl Engine {
-    fn start(address: &str) -> Self {
-        let listener = TcpListener::bind(address).unwrap();
-        thread::spawn(move || {
-            for connection in listener.incoming() {
-                let Ok(connection) = connection else { return };
-                thread::spawn(move || serve(connection));
-            }
-        });
-        Self
-    }
+fn start_engine(address: &str) {
+    let listener = TcpListener::bind(address).unwrap();
+    thread::spawn(move || {
+        for connection in listener.incoming() {
+            let Ok(connection) = connection else { return };
+            thread::spawn(move || serve(connection));
+        }
+    });
 }
 
 fn serve(mut connection: TcpStream) -> Option<()> {
