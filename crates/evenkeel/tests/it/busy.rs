@@ -3,7 +3,7 @@
 use evenkeel_sim_node::{Fault, FaultKind, SimNode, SimOptions};
 use serde_json::{Value, json};
 
-use crate::fleet::{Backend, CHAT, Fleet, tenant};
+use crate::fleet::{Backend, CHAT, Fleet, request, tenant};
 use evenkeel_sim_node::testing::{chat, fast, open, read};
 
 /// The cooldown is short, because a test waits for many of them.
@@ -47,25 +47,26 @@ fn requests_rejected_by_an_overloaded_engine_wait_and_are_all_served() {
 
 #[test]
 fn a_request_is_rejected_as_soon_as_all_cooldowns_outlast_its_timeout() {
+    // A cooldown lasts at most half of the default timeout: here two seconds, longer than these requests may wait.
     let config = format!(
-        "[load_manager]\ndefault_timeout_secs = 1\n{}",
+        "[load_manager]\ndefault_timeout_secs = 4\n{}",
         CONFIG.replace("0.005", "40").replace("= 2", "= 40")
     );
     let node = || busy(FaultKind::TooManyRequests);
     let fleet = Fleet::start("busy-all", &config, vec![("one", node()), ("other", node())]);
+    let request = request("none", CHAT, &chat(json!({})));
+    let request =
+        request.replace("\r\nconnection: close", "\r\nx-request-timeout-ms: 500\r\nconnection: close");
     for _ in 0..5 {
-        let reply = fleet.post("none", CHAT, &chat(json!({})));
+        let reply = read(open(fleet.address, &request));
         let outcome = (reply.status, reply.json()["error"]["code"].clone());
         assert_eq!(outcome, (503, json!("queue_full")), "{reply:?}");
         let retry_after = reply.head.split("retry-after: ").nth(1).and_then(|rest| rest.split("\r\n").next());
         let secs: u64 = retry_after.unwrap().parse().unwrap();
-        assert_eq!(
-            secs, 1,
-            "retry-after is the remaining cooldown, at most half of the timeout, in whole seconds"
-        );
+        assert!((1..=2).contains(&secs), "retry-after is the remaining cooldown in whole seconds: {secs}");
     }
     let refused = fleet.sims.iter().map(hits).sum::<u64>();
-    assert!(refused <= 20, "each engine refuses each request at most twice: {refused}");
+    assert!(refused <= 10, "each engine refuses each request at most once: {refused}");
     fleet.wait_idle();
 }
 
