@@ -112,11 +112,11 @@ async fn a_failed_attempt_is_granted_another_node_at_once() {
         panic!("another node has a free slot")
     };
     assert_ne!(slot.node(), failed);
-    let rejected = slot.fail(AttemptFailure::Unreachable, Cost(1)).err().unwrap();
+    let rejected = slot.fail(AttemptFailure::BadResponse, Cost(1)).err().unwrap();
     let Rejection::Failed { attempts, failure, no_retry } = rejected.rejection else {
         panic!("{rejected:?}")
     };
-    assert_eq!((attempts, failure, no_retry), (2, AttemptFailure::Unreachable, NoRetryReason::NoOtherNode));
+    assert_eq!((attempts, failure, no_retry), (2, AttemptFailure::BadResponse, NoRetryReason::NoOtherNode));
     assert_everything_is_released(&scheduler);
 }
 

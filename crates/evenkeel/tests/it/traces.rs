@@ -62,10 +62,8 @@ fn a_trace_continues_from_the_client_to_the_node() {
 #[test]
 fn the_trace_of_a_failed_request_has_the_error() {
     let collector = Recorder::start(200, "{}");
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
-    let dir = test_dir("traces-failure", &collector, address);
+    let node = Recorder::start(500, "{}");
+    let dir = test_dir("traces-failure", &collector, node.address);
     let server = ServerProcess::start(&dir, &[]);
     assert_eq!(server.post(CHAT, &body()).status, 502);
     let spans = collector.spans(2);

@@ -142,7 +142,7 @@ async fn the_models_of_a_node_without_a_configured_list_are_discovered() {
 }
 
 #[tokio::test]
-async fn an_unreachable_node_does_not_keep_discovery_pending() {
+async fn a_model_that_an_unreachable_node_may_serve_is_unavailable() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed_url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -151,7 +151,7 @@ async fn an_unreachable_node_does_not_keep_discovery_pending() {
     while gateway.post(CHAT, CHAT_BODY).await.status_and_code().1 == "not_ready" {
         tokio::task::yield_now().await;
     }
-    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.status_and_code(), (404, "model_not_found".to_owned()));
+    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.status_and_code(), (503, "unavailable".to_owned()));
 }
 
 #[tokio::test]
