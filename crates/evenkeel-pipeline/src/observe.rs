@@ -20,7 +20,7 @@ use crate::OptimizedLoadManager;
 use crate::accept::{Attempt, NodeHold, ResponseState};
 use crate::options::BreakerOptions;
 use crate::pick_node::{
-    AdminState, BreakerState, Corroboration, HadRoom, Room, SlotRequest, TenantChange, Verdict,
+    AdminState, BreakerState, Corroboration, HadRoom, RefusalCause, Room, SlotRequest, TenantChange, Verdict,
 };
 use crate::rejection::{Rejection, WaitResult};
 
@@ -379,23 +379,27 @@ impl OptimizedLoadManager {
         let tenant = record.arrival.tenant;
         let Some(node) = self.nodes.get_mut(attempt.node) else { return };
         node.unreachable = None;
-        if node.acceptance.record_refusal(now, attempt.since, attempt.level) {
-            let known = record.holds.iter().find(|hold| hold.node == attempt.node);
-            if known.is_none_or(|hold| node.acceptance.has_served_since(hold.since)) {
-                record.refused += 1;
-            }
-        } else {
-            node.capacity.on_refusal(attempt.departure);
-            let is_cooling = node.cooldown.is_cooling() || node.tenants.is_cooling(tenant);
-            if node.tenants.on_refusal(now, tenant) || is_cooling {
-                let is_for_all = node.cooldown.is_cooling() || node.tenants.begin_cooldown(now, tenant);
-                if is_for_all {
-                    node.tenants.clear_cooldowns();
-                    let room = if retry_after.is_some() { Room::ChangesNothing } else { Room::EndsIt };
-                    let until = node.cooldown.begin(now, cooldown, room);
-                    self.events.push_back(Event::Cooldown { node: attempt.node, until });
+        match node.acceptance.record_refusal(now, attempt.since, attempt.level) {
+            RefusalCause::Request => {
+                let known = record.holds.iter().find(|hold| hold.node == attempt.node);
+                if known.is_none_or(|hold| node.acceptance.has_served_since(hold.since)) {
+                    record.refused += 1;
                 }
             }
+            RefusalCause::Load => {
+                node.capacity.on_refusal(attempt.departure);
+                let is_cooling = node.cooldown.is_cooling() || node.tenants.is_cooling(tenant);
+                if node.tenants.on_refusal(now, tenant) || is_cooling {
+                    let is_for_all = node.cooldown.is_cooling() || node.tenants.begin_cooldown(now, tenant);
+                    if is_for_all {
+                        node.tenants.clear_cooldowns();
+                        let room = if retry_after.is_some() { Room::ChangesNothing } else { Room::EndsIt };
+                        let until = node.cooldown.begin(now, cooldown, room);
+                        self.events.push_back(Event::Cooldown { node: attempt.node, until });
+                    }
+                }
+            }
+            RefusalCause::Unclear => {}
         }
         record.hold(NodeHold { node: attempt.node, since: now, until: now + cooldown });
     }

@@ -25,6 +25,7 @@ use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::swrr::SwrrRules;
 use evenkeel_policy::time::{Duration, Instant};
 
+pub(crate) use acceptance::RefusalCause;
 pub(crate) use cache::NodeSelectionCache;
 pub use cache::{CacheEntry, CacheStats};
 pub(crate) use capacity::Capacity;

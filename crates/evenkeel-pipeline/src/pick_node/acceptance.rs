@@ -21,6 +21,17 @@ const RELEASE_MAX: Duration = Duration::from_millis(20);
 /// Refusals among the last eight responses from which on the node may be full.
 const FULL_REFUSALS_MIN: u32 = 2;
 
+/// Reason for which a node refused a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefusalCause {
+    /// The request: the node recently served others at the same load.
+    Request,
+    /// The load: the node may be full.
+    Load,
+    /// Either of them: the refusal is evidence against neither.
+    Unclear,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Acceptance {
     /// Served requests, the newest last; older ones were sent at higher levels.
@@ -68,9 +79,8 @@ impl Acceptance {
         latest.is_some_and(|latest| self.served_level(latest.sent_at, latest.level) <= level)
     }
 
-    /// Records that a request was refused that was sent with `level` requests in flight; reports whether one sent at this
-    /// level or a higher one was served lately.
-    pub(crate) fn record_refusal(&mut self, now: Instant, sent_at: Instant, level: u32) -> bool {
+    /// Records a refusal of a request that was sent when `level` requests were in flight, itself included.
+    pub(crate) fn record_refusal(&mut self, now: Instant, sent_at: Instant, level: u32) -> RefusalCause {
         let may_be_full = FULL_REFUSALS_MIN <= self.responses.count_ones();
         let is_after_end = self.ended_at.is_some_and(|at| sent_at.since(at) < RELEASE_MAX);
         let served_level = self.served_level(sent_at, level);
@@ -83,8 +93,12 @@ impl Acceptance {
         let is_as_high =
             |known: &ServedAttempt| served_level <= self.served_level(known.sent_at, known.level);
         let mut recent = self.levels.iter().filter(|known| now.since(known.served_at) < SERVED_AGE_MAX);
-        // The engine may not have freed the slot of the request that ended just before.
-        !(may_be_full && is_after_end) && recent.any(is_as_high)
+        match recent.any(is_as_high) {
+            // The engine may not have freed the slot of the request that ended just before.
+            true if may_be_full && is_after_end => RefusalCause::Unclear,
+            true => RefusalCause::Request,
+            false => RefusalCause::Load,
+        }
     }
 
     /// Records that a response ended.
@@ -114,14 +128,19 @@ mod tests {
 
     #[test]
     fn a_level_counts_for_ten_seconds_and_for_lower_ones() {
-        for (level, second, is_served) in [(8, 6, true), (9, 6, false), (3, 15, true), (4, 15, false)] {
+        for (level, second, cause) in [
+            (8, 6, RefusalCause::Request),
+            (9, 6, RefusalCause::Load),
+            (3, 15, RefusalCause::Request),
+            (4, 15, RefusalCause::Load),
+        ] {
             let mut acceptance = Acceptance::default();
             acceptance.record(at(0), at(0), 8);
             acceptance.record(at(6), at(5), 3);
             assert!(acceptance.has_served_since(at(5)) && !acceptance.has_served_since(at(6)));
             assert_eq!(
                 acceptance.record_refusal(at(second), at(second), level),
-                is_served,
+                cause,
                 "{level} at {second}"
             );
         }
@@ -132,8 +151,8 @@ mod tests {
         let mut acceptance = Acceptance::default();
         acceptance.record_refusal(at(3), at(1), 5);
         assert!(!acceptance.record(at(3), at(2), 5), "it was sent at level 4");
-        assert!(!acceptance.record_refusal(at(3), at(3), 5));
-        assert!(acceptance.record_refusal(at(4), at(4), 4));
+        assert_eq!(acceptance.record_refusal(at(3), at(3), 5), RefusalCause::Load);
+        assert_eq!(acceptance.record_refusal(at(4), at(4), 4), RefusalCause::Request);
     }
 
     #[test]
@@ -141,13 +160,19 @@ mod tests {
         let mut acceptance = Acceptance::default();
         acceptance.record(at(2), at(1), 2);
         acceptance.record_refusal(at(3), at(1), 1);
-        assert!(!acceptance.record_refusal(at(4), at(4), 2), "the served request was alone");
-        assert!(acceptance.record_refusal(at(5), at(5), 1));
+        assert_eq!(
+            acceptance.record_refusal(at(4), at(4), 2),
+            RefusalCause::Load,
+            "the served request was alone"
+        );
+        assert_eq!(acceptance.record_refusal(at(5), at(5), 1), RefusalCause::Request);
     }
 
     #[test]
     fn the_slot_of_a_request_that_just_ended_may_be_in_use_on_a_node_that_refuses_often() {
-        for (refusals, delay_ms, is_own) in [(0, 0, true), (2, 0, false), (2, 20, true)] {
+        for (refusals, delay_ms, cause) in
+            [(0, 0, RefusalCause::Request), (2, 0, RefusalCause::Unclear), (2, 20, RefusalCause::Request)]
+        {
             let mut acceptance = Acceptance::default();
             (0..refusals).for_each(|_| {
                 acceptance.record_refusal(at(1), at(1), 2);
@@ -155,7 +180,7 @@ mod tests {
             acceptance.record(at(3), at(2), 1);
             acceptance.on_end(at(4));
             let sent_at = at(4) + Duration::from_millis(delay_ms);
-            assert_eq!(acceptance.record_refusal(at(5), sent_at, 1), is_own, "{refusals} {delay_ms}");
+            assert_eq!(acceptance.record_refusal(at(5), sent_at, 1), cause, "{refusals} {delay_ms}");
         }
     }
 
