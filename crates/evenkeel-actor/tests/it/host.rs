@@ -203,7 +203,8 @@ fn a_host_that_is_dropped_first_does_not_leave_a_shutdown_waiting() {
     let waiting = system.clone();
     let shutdown = std::thread::spawn(move || block_on(waiting.graceful_shutdown(CASE_MAX)));
     drop(runtime);
-    assert_eq!(shutdown.join().unwrap(), ShutdownReport { drained: false, abandoned: 0 });
+    // The shutdown may see the actor just before or after the host drops it.
+    assert!(!shutdown.join().unwrap().drained);
     assert_eq!(dropped.load(Ordering::SeqCst), 1);
 }
 
