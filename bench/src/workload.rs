@@ -5,7 +5,7 @@ use crate::runtimes;
 use crate::sample::{Sample, SampleError};
 use crate::settings::Settings;
 use crate::skynet::Skynet;
-use crate::workloads::{ask, fan, latency, register, skynet, spawn, wake};
+use crate::workloads::{ask, fan, flood, latency, register, skynet, spawn, wake};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
@@ -37,6 +37,10 @@ pub enum Workload {
     Latency100,
     /// Latency from send to receive, 1000 actors.
     Latency1000,
+    /// Round trips to a quiet actor while tasks flood another one.
+    FloodTasks,
+    /// Round trips to a quiet actor while a thread outside the runtime floods another one.
+    FloodThread,
     /// Data structures that track which mailboxes are ready.
     Register,
 }
@@ -73,13 +77,14 @@ pub enum Better {
 impl MetricSpec {
     const RATE: Self = Self { name: "rate", unit: "per second", better: Better::Higher };
     const LATENCY: Self = Self { name: "p50_us", unit: "p50 µs", better: Better::Lower };
+    const TAIL_LATENCY: Self = Self { name: "p99_us", unit: "p99 µs", better: Better::Lower };
     const HEAP: Self = Self { name: "heap_bytes", unit: "bytes", better: Better::Lower };
     const TIME_PER_OP: Self = Self { name: "ns_per_op", unit: "ns", better: Better::Lower };
 }
 
 impl Workload {
     /// All workloads, in table order.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Tell1,
         Self::Mpsc4,
         Self::Ask,
@@ -94,6 +99,8 @@ impl Workload {
         Self::Latency10,
         Self::Latency100,
         Self::Latency1000,
+        Self::FloodTasks,
+        Self::FloodThread,
         Self::Register,
     ];
 
@@ -119,6 +126,8 @@ impl Workload {
             Self::Latency10 => "lat10",
             Self::Latency100 => "lat100",
             Self::Latency1000 => "lat1000",
+            Self::FloodTasks => "flood-tasks",
+            Self::FloodThread => "flood-thread",
             Self::Register => "register",
         }
     }
@@ -140,6 +149,8 @@ impl Workload {
             Self::Latency10 => "four producers in bursts of 64; latency to receive, 10 actors",
             Self::Latency100 => "four producers in bursts of 64; latency to receive, 100 actors",
             Self::Latency1000 => "four producers in bursts of 64; latency to receive, 1000 actors",
+            Self::FloodTasks => "a task asks a quiet actor 50 k times while two tasks flood another; round trip",
+            Self::FloodThread => "a task asks a quiet actor 50 k times while a thread floods another; round trip",
             Self::Register => "ten threads mark mailboxes as ready; time per mark",
         }
     }
@@ -158,6 +169,7 @@ impl Workload {
             Self::Wake | Self::Latency1 | Self::Latency10 | Self::Latency100 | Self::Latency1000 => {
                 MetricSpec::LATENCY
             }
+            Self::FloodTasks | Self::FloodThread => MetricSpec::TAIL_LATENCY,
             Self::Heap => MetricSpec::HEAP,
             Self::Register => MetricSpec::TIME_PER_OP,
         }
@@ -206,6 +218,8 @@ pub fn run_flat<R: Runtime>(
         Workload::Latency10 => latency::run::<R>(settings, 10),
         Workload::Latency100 => latency::run::<R>(settings, 100),
         Workload::Latency1000 => latency::run::<R>(settings, 1000),
+        Workload::FloodTasks => flood::run::<R>(settings, flood::Flood::Tasks),
+        Workload::FloodThread => flood::run::<R>(settings, flood::Flood::Thread),
         Workload::Register => Err(SampleError::Unsupported("register compares sets, not runtimes")),
     }
 }

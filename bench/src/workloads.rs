@@ -2,6 +2,7 @@
 
 pub(crate) mod ask;
 pub(crate) mod fan;
+pub(crate) mod flood;
 pub(crate) mod latency;
 pub(crate) mod register;
 pub(crate) mod skynet;

@@ -67,7 +67,12 @@ impl ErlangCase {
             Workload::Spawn => Ok(Self::idle("spawn", settings)),
             Workload::Heap => Ok(Self::idle("heap", settings)),
             Workload::Wake => Err(SampleError::Unsupported("no thread outside the VM can send to a process")),
-            Workload::Latency1 | Workload::Latency10 | Workload::Latency100 | Workload::Latency1000 => {
+            Workload::Latency1
+            | Workload::Latency10
+            | Workload::Latency100
+            | Workload::Latency1000
+            | Workload::FloodTasks
+            | Workload::FloodThread => {
                 Err(SampleError::Unsupported("bench.erl measures no latencies"))
             }
             Workload::Register => Err(SampleError::Unsupported("register compares sets, not runtimes")),

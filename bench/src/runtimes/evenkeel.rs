@@ -18,6 +18,9 @@ use crate::sample::SampleError;
 use crate::settings::{Mailbox, Settings, Switch};
 use crate::skynet::{Next, NodeMessage, Skynet, TreeNode};
 
+/// Capacity of a mailbox that never fills up.
+const UNBOUNDED: NonZeroUsize = NonZeroUsize::new(i32::MAX as usize).expect("it is not zero");
+
 /// Runs producers on the actors' workers.
 pub(super) type Evenkeel = OnTokio<OnWorkers>;
 /// Runs producers as plain tokio tasks.
@@ -128,8 +131,8 @@ impl<P: TaskPlacement> Runtime for OnTokio<P> {
             .start(TokioRuntime::new(tokio.handle().clone()))
             .map_err(|error| SampleError::Failed(format!("actor system did not start: {error}")))?;
         let (capacity, bounded) = match settings.mailbox {
-            // No workload reaches four billion messages.
-            Mailbox::Unbounded => (NonZeroUsize::new(u32::MAX as usize).unwrap_or(NonZeroUsize::MIN), false),
+            // No workload reaches two billion messages.
+            Mailbox::Unbounded => (UNBOUNDED, false),
             Mailbox::Bounded(capacity) => (capacity, true),
         };
         let options = MailboxOptions::bounded(capacity).overflow(OverflowStrategy::BlockProducer);

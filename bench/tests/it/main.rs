@@ -25,7 +25,7 @@ const ON_TOKIO: [&str; 7] =
 #[test]
 fn every_runtime_runs_every_workload_or_reports_why_not() {
     let workloads = ["tell1", "mpsc4", "ask", "fan10", "fan100", "fan1000", "skynet", "spawn"];
-    let latencies = ["wake", "lat1", "lat10", "lat100", "lat1000"];
+    let latencies = ["wake", "lat1", "lat10", "lat100", "lat1000", "flood-tasks", "flood-thread"];
     for runtime in RUNTIMES {
         for workload in workloads.into_iter().chain(latencies) {
             let output = call(BENCH, &[runtime, workload, "scale=0.001"]);
@@ -154,7 +154,7 @@ fn unsupported(runtime: &str, workload: &str) -> Option<&'static str> {
     match (runtime, workload) {
         ("crossbeam-threads", "skynet") => Some("its actors cannot spawn actors"),
         ("beam", "wake") => Some("no thread outside the VM can send to a process"),
-        ("beam", "lat1" | "lat10" | "lat100" | "lat1000") => Some("bench.erl measures no latencies"),
+        ("beam", "lat1" | "lat10" | "lat100" | "lat1000" | "flood-tasks" | "flood-thread") => Some("bench.erl measures no latencies"),
         _ => None,
     }
 }

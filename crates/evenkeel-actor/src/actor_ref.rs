@@ -101,9 +101,14 @@ impl<M: Send + 'static> ActorRef<M> {
     /// Sends without waiting; returns a message that is not accepted.
     #[inline]
     pub fn try_tell(&self, message: M) -> Result<SendOutcome, SendError<M>> {
+        self.try_tell_then(message, |cell| cell.raise(USER))
+    }
+
+    #[inline(always)]
+    fn try_tell_then(&self, message: M, raise: impl FnOnce(&CellRef)) -> Result<SendOutcome, SendError<M>> {
         match self.mailbox().try_push_fast(Envelope::seal(message, self.cell())) {
             None => {
-                self.cell().raise(USER);
+                raise(self.cell());
                 Ok(SendOutcome::Queued)
             }
             Some(message) => self.push_or_overflow(message).map_err(SendError::unseal),
@@ -207,7 +212,7 @@ impl<M: Send + 'static> ActorRef<M> {
         let trace = SpanHandle::for_ask(self.cell());
         let (sender, receiver) = oneshot::channel();
         let reply = Reply::new(sender, trace.clone());
-        let sent = trace.within(|| self.try_tell(request(reply)));
+        let sent = trace.within(|| self.try_tell_then(request(reply), |cell| cell.raise_awaited(USER)));
         ask_future(sent, receiver, self.cell(), trace)
     }
 

@@ -22,6 +22,14 @@ use crate::worker_local::WorkerLocal;
 /// driver moves them to another worker.
 const WAKE_QUEUE_LEN: usize = 4;
 
+/// Urgency of a cell that is queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    Normal,
+    /// The sender waits for the reply.
+    Awaited,
+}
+
 /// The ready queues and the workers that serve them.
 #[derive(Debug)]
 pub(crate) struct ReadyQueueCoordinator {
@@ -36,7 +44,7 @@ impl ReadyQueueCoordinator {
 
     /// Queues a cell; callable from any thread.
     #[cfg(feature = "std")]
-    pub(crate) fn register_ready(&self, core: &Core, permit: RunPermit) {
+    pub(crate) fn register_ready(&self, core: &Core, permit: RunPermit, urgency: Urgency) {
         crate::raw::current::with(core, |local| match local {
             Some(local) => {
                 if local.should_sample_wait() {
@@ -51,19 +59,19 @@ impl ReadyQueueCoordinator {
                     record_ready(core, &permit);
                 }
                 self.queues.inject(permit);
-                self.wake_from_outside(core);
+                self.wake_from_outside(core, urgency);
             }
         });
     }
 
     /// Queues a cell; callable from any context, including an interrupt handler.
     #[cfg(not(feature = "std"))]
-    pub(crate) fn register_ready(&self, core: &Core, permit: RunPermit) {
+    pub(crate) fn register_ready(&self, core: &Core, permit: RunPermit, urgency: Urgency) {
         if core.hub.should_sample_wait() {
             record_ready(core, &permit);
         }
         self.queues.inject(permit);
-        self.wake_from_outside(core);
+        self.wake_from_outside(core, urgency);
     }
 
     /// Wakes a worker for a cell queued from outside, and, if one was woken, the timer driver, which watches for a
@@ -71,8 +79,14 @@ impl ReadyQueueCoordinator {
     ///
     /// The woken worker must not wake the driver itself: the host could schedule the driver on that worker's thread,
     /// where it would have to wait until the handler returns.
-    fn wake_from_outside(&self, core: &Core) {
-        if self.idle.notify() {
+    fn wake_from_outside(&self, core: &Core, urgency: Urgency) {
+        let woken = match urgency {
+            // A worker that has been woken may wait long for its thread. A host polls the task that it woke last as soon as the
+            // waking one waits, so a worker that is woken by an asking task of the host runs at once.
+            Urgency::Awaited if core.runtime.is_host_task() => self.idle.notify_another(),
+            Urgency::Awaited | Urgency::Normal => self.idle.notify(),
+        };
+        if woken {
             core.timer_driver.wake_if_sleeping();
         }
     }
@@ -116,10 +130,13 @@ impl ReadyQueueCoordinator {
         kept: Option<RunPermit>,
     ) {
         let Some(permit) = kept else { return };
-        if kind == InvokeKind::Yielded {
+        let queued = if kind == InvokeKind::Yielded {
             local.counters().yields.add(1);
-        }
-        if self.queues.requeue(&local.queue, permit) >= WAKE_QUEUE_LEN {
+            self.queues.requeue_yielded(&local.queue, permit)
+        } else {
+            self.queues.requeue(&local.queue, permit)
+        };
+        if queued >= WAKE_QUEUE_LEN {
             self.wake_from_worker(local);
         }
     }

@@ -72,12 +72,27 @@ impl IdleWorkers {
 
     /// Wakes a parked worker, unless a worker is already searching; call it after queueing work.
     ///
-    /// Returns whether it woke one.
+    /// A worker counts as searching once it is woken. Returns whether it woke one.
     pub(crate) fn notify(&self) -> bool {
         fence(Ordering::SeqCst);
         if self.parked_count.load(Ordering::Relaxed) == 0 || self.searching.load(Ordering::Relaxed) != 0 {
             return false;
         }
+        self.wake_one()
+    }
+
+    /// Wakes a parked worker, even if a worker is already searching.
+    ///
+    /// That worker may have been woken and be waiting for its thread. Returns whether it woke one.
+    pub(crate) fn notify_another(&self) -> bool {
+        fence(Ordering::SeqCst);
+        if self.parked_count.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        self.wake_one()
+    }
+
+    fn wake_one(&self) -> bool {
         let woken = self.parked.with(|parked| {
             let (_, waker) = parked.pop()?;
             self.parked_count.fetch_sub(1, Ordering::SeqCst);

@@ -52,6 +52,11 @@ pub trait RuntimeHandle: Send + Sync + 'static {
     /// A worker calls this after waking a task, because it may be about to run a long handler.
     fn nudge(&self) {}
 
+    /// Reports whether the caller is a task of the host, so that a task that it wakes runs soon after it on its thread.
+    fn is_host_task(&self) -> bool {
+        false
+    }
+
     /// Reports whether the host has a free thread while `active` workers run.
     ///
     /// While it has one, workers extend their slices (the time between two yields to the host): the free thread runs

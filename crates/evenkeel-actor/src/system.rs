@@ -16,7 +16,7 @@ use evenkeel_policy::time::Instant;
 use crate::actor::Actor;
 use crate::actor_ref::ActorRef;
 use crate::cell::{ActorCell, CellRef, MailboxRegistry};
-use crate::coordinator::ReadyQueueCoordinator;
+use crate::coordinator::{ReadyQueueCoordinator, Urgency};
 use crate::dead_letter_scope::while_dead_lettering;
 use crate::dead_letters::{DeadLetter, DeadLetterReason, DeadLetters};
 use crate::executor::{Lifecycle, run_remaining};
@@ -192,7 +192,7 @@ impl Core {
         };
         let spawned = ActorRef::new(mailbox);
         prepare(&spawned);
-        this.coordinator.register_ready(this, permit);
+        this.coordinator.register_ready(this, permit, Urgency::Normal);
         let mode = match this.lifecycle() {
             Lifecycle::Running => return Ok(spawned),
             Lifecycle::Stopping => StopMode::Drained,

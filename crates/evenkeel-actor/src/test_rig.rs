@@ -59,7 +59,7 @@ impl Rig {
     }
 }
 
-/// A runtime that polls no task and whose clock stands still.
+/// A runtime that polls no task, whose clock stands still, and of which every caller is a task.
 #[derive(Clone, Default)]
 pub(crate) struct IdleRuntime(Arc<std::sync::Mutex<Vec<TaskFuture>>>);
 
@@ -86,6 +86,10 @@ impl RuntimeHandle for IdleRuntime {
 
     fn yield_now(&self) -> TaskFuture {
         Box::pin(core::future::ready(()))
+    }
+
+    fn is_host_task(&self) -> bool {
+        true
     }
 }
 

@@ -47,6 +47,8 @@ pub(crate) struct WorkerLocal {
     slice_limit: Cell<Instant>,
     /// Set when a task other than an actor was woken in this slice, and may be waiting for this thread.
     must_yield: Cell<bool>,
+    /// Set when such a task was woken since the last pause.
+    has_woken_host_task: Cell<bool>,
     /// Messages and runs until the next clock read.
     units_left: Cell<u32>,
     units_per_read: Cell<u32>,
@@ -91,6 +93,7 @@ impl WorkerLocal {
             slice_end: Cell::new(Instant::FAR_FUTURE),
             slice_limit: Cell::new(Instant::ORIGIN),
             must_yield: Cell::new(false),
+            has_woken_host_task: Cell::new(false),
             units_left: Cell::new(1),
             units_per_read: Cell::new(1),
             random: Cell::new(0x9e37_79b9 ^ (id as u32 + 1)),
@@ -174,10 +177,18 @@ impl WorkerLocal {
             && self.core.runtime.has_free_thread(self.core.coordinator.active_workers())
     }
 
-    /// Records that a task other than an actor was woken: the slice is not extended.
+    /// Records that a task other than an actor was woken: the slice is not extended, and the worker pauses after the
+    /// current run.
     #[cfg(feature = "std")]
     pub(crate) fn require_yield(&self) {
         self.must_yield.set(true);
+        self.has_woken_host_task.set(true);
+    }
+
+    /// Reports whether a task other than an actor was woken since the last call.
+    #[inline]
+    pub(crate) fn take_host_wake(&self) -> bool {
+        self.has_woken_host_task.replace(false)
     }
 
     /// Begins a new slice; it ends [`SLICE`] after its first clock read.

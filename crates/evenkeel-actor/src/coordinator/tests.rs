@@ -69,6 +69,19 @@ fn a_cell_that_yielded_goes_behind_the_others() {
 }
 
 #[test]
+fn after_a_cell_that_yielded_a_cell_from_outside_runs_before_the_others() {
+    let rig = CoordinatorRig::new(1);
+    let cells = rig.cells(4);
+    let [a, b, c, d] = numbers(&cells);
+    let mut cells = cells.into_iter();
+    (0..2).for_each(|_| rig.requeue(0, cells.next().unwrap()));
+    let first = rig.drain(0, 1).remove(0);
+    cells.for_each(|cell| rig.register_outside(cell));
+    rig.coordinator().handle_invoke_result(&rig.locals[0], InvokeKind::Yielded, Some(first));
+    assert_eq!(rig.take(0, 9), [c, b, a, d]);
+}
+
+#[test]
 fn a_run_that_released_its_permit_queues_nothing() {
     let rig = CoordinatorRig::new(1);
     for result in [InvokeKind::Completed { ready_hint: false }, InvokeKind::Stopped] {
@@ -169,6 +182,23 @@ fn while_a_worker_searches_no_other_is_woken_until_the_last_search_ends() {
 }
 
 #[test]
+fn a_task_that_asks_wakes_a_worker_although_another_was_woken() {
+    let rig = CoordinatorRig::new(2);
+    let mut cells = rig.cells(3).into_iter();
+    let woken = [0, 1].map(|worker| rig.park(worker).unwrap());
+    let times = || woken.iter().map(|woken| woken.times()).sum::<usize>();
+    let mut register = |urgency| {
+        rig.coordinator().register_ready(rig.core(), cells.next().unwrap(), urgency);
+        times()
+    };
+    assert_eq!(register(Urgency::Normal), 1);
+    assert_eq!(register(Urgency::Normal), 1, "a worker was woken and will find the cell");
+    assert_eq!(register(Urgency::Awaited), 2, "the first one may have to wait for its thread");
+    [0, 1].into_iter().for_each(|worker| rig.unpark(worker));
+    assert_eq!(rig.take(0, 9).len(), 3);
+}
+
+#[test]
 fn while_all_workers_run_none_is_woken_and_no_cell_is_lost() {
     let rig = CoordinatorRig::new(2);
     rig.cells(20).into_iter().for_each(|cell| rig.register_outside(cell));
@@ -243,7 +273,7 @@ fn a_worker_of_another_system_counts_as_outside() {
     let other = CoordinatorRig::new(1);
     let cell = rig.cells(1).remove(0);
     let woken = rig.park(0).unwrap();
-    current::enter(&other.locals[0], || rig.coordinator().register_ready(rig.core(), cell));
+    current::enter(&other.locals[0], || rig.coordinator().register_ready(rig.core(), cell, Urgency::Normal));
     assert_eq!(woken.times(), 1, "not put into the other system's queue");
     rig.unpark(0);
     assert_eq!((rig.coordinator().depth(), other.coordinator().depth()), (1, 0));
@@ -425,11 +455,11 @@ impl CoordinatorRig {
 
     fn register(&self, worker: usize, cell: RunPermit) {
         let local = &self.locals[worker];
-        current::enter(local, || self.coordinator().register_ready(self.core(), cell));
+        current::enter(local, || self.coordinator().register_ready(self.core(), cell, Urgency::Normal));
     }
 
     fn register_outside(&self, cell: RunPermit) {
-        self.coordinator().register_ready(self.core(), cell);
+        self.coordinator().register_ready(self.core(), cell, Urgency::Normal);
     }
 
     fn requeue(&self, worker: usize, cell: RunPermit) {

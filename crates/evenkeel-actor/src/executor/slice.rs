@@ -170,7 +170,9 @@ impl Slice {
                     return Poll::Ready(SliceEnd::Yield);
                 }
                 self.runs += 1;
-                if self.runs >= local.runs_per_slice {
+                // The woken task may be queued where only this thread can run it, and its latency is one run then.
+                let must_pause = local.take_host_wake() && core.coordinator.queues.has_next(&local.queue);
+                if must_pause || self.runs >= local.runs_per_slice {
                     // A short pause: the host polls its other tasks before this worker again.
                     self.runs = 0;
                     cx.waker().wake_by_ref();
@@ -226,4 +228,28 @@ impl Slice {
 fn run_next(local: &WorkerLocal, permit: RunPermit) {
     local.begin_run();
     local.core().coordinator.run_and_requeue(local, permit);
+}
+
+#[cfg(all(test, feature = "std"))]
+#[allow(clippy::unwrap_used, reason = "tests may panic")]
+mod tests {
+    use super::*;
+    use crate::test_rig::{Rig, SumMsg, WakeCounter};
+
+    #[test]
+    fn a_worker_that_woke_a_task_of_the_host_pauses_before_the_next_actor() {
+        let rig = Rig::new(1);
+        let mut worker = Worker::claim(rig.core(), 0).unwrap();
+        let [asked, other] = [rig.spawn(), rig.spawn()];
+        let (replies, asker) = WakeCounter::new();
+        let mut ask = core::pin::pin!(asked.ask(SumMsg::Read));
+        assert!(ask.as_mut().poll(&mut Context::from_waker(&asker)).is_pending());
+        other.tell(SumMsg::Add(1));
+        let (pauses, waker) = WakeCounter::new();
+        let mut poll = || worker.poll_slice(&mut Context::from_waker(&waker));
+        assert!(poll().is_pending());
+        assert_eq!((replies.count(), pauses.count(), other.depth()), (1, 1, 1));
+        assert_eq!(poll(), Poll::Ready(SliceEnd::Idle));
+        assert_eq!((pauses.count(), other.depth()), (1, 0), "no task of the host was woken");
+    }
 }

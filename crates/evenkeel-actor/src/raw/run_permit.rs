@@ -15,6 +15,7 @@ use super::state::{Notify, ReleaseOutcome, WAKER_REF, WOKEN};
 use super::{clear_then_look, waker};
 use crate::actor::Actor;
 use crate::cell::{ActorCell, CellEntry, CellRef};
+use crate::coordinator::Urgency;
 use crate::invoke::InvokeKind;
 use crate::invoker::ActorCellInvoker;
 use crate::sync::Arc;
@@ -85,14 +86,22 @@ impl CellRef {
     #[inline]
     pub(crate) fn raise(&self, flag: u32) {
         if self.slot().state.raise(flag) == Notify::Schedule {
-            self.schedule();
+            self.schedule(Urgency::Normal);
+        }
+    }
+
+    /// Like [`CellRef::raise`], for a message whose sender waits for the reply.
+    #[inline]
+    pub(crate) fn raise_awaited(&self, flag: u32) {
+        if self.slot().state.raise(flag) == Notify::Schedule {
+            self.schedule(Urgency::Awaited);
         }
     }
 
     /// Raises a flag that no lock guards, and schedules the cell if needed.
     pub(crate) fn raise_always(&self, flag: u32) {
         if self.slot().state.raise_always(flag) == Notify::Schedule {
-            self.schedule();
+            self.schedule(Urgency::Normal);
         }
     }
 
@@ -108,7 +117,7 @@ impl CellRef {
         }
         let (notify, transferred) = self.slot().state.wake_and_transfer_ref();
         if notify == Notify::Schedule {
-            self.schedule();
+            self.schedule(Urgency::Normal);
         }
         if transferred {
             core::mem::forget(self);
@@ -136,11 +145,11 @@ impl CellRef {
         drop((before & WAKER_REF != 0).then(|| unsafe { waker::take_waker_ref(self) }));
     }
 
-    fn schedule(&self) {
+    fn schedule(&self, urgency: Urgency) {
         // SAFETY: the state transition has just granted the run permit, and the uncounted reference is used only
         // while the permit is held; see `RunPermit`.
         let permit = RunPermit(unsafe { self.uncounted() });
-        self.core().coordinator.register_ready(self.core(), permit);
+        self.core().coordinator.register_ready(self.core(), permit, urgency);
     }
 }
 

@@ -36,12 +36,20 @@ impl ReadyQueues {
         0
     }
 
+    pub(crate) fn requeue_yielded(&self, local: &LocalQueue, permit: RunPermit) -> usize {
+        self.requeue(local, permit)
+    }
+
     pub(crate) fn next(&self, _local: &LocalQueue) -> Option<RunPermit> {
         self.queue.with(VecDeque::pop_front)
     }
 
     pub(crate) fn steal(&self, _local: &LocalQueue) -> Option<RunPermit> {
         None
+    }
+
+    pub(crate) fn has_next(&self, _local: &LocalQueue) -> bool {
+        self.has_work()
     }
 
     pub(crate) fn has_work(&self) -> bool {

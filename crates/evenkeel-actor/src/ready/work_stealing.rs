@@ -47,6 +47,8 @@ pub(crate) struct LocalQueue {
     deque: Worker<RunPermit>,
     lifo_runs: Cell<u32>,
     turn: Cell<u32>,
+    /// Set after a long run: the next cell comes from the injection queue, if there is one.
+    injected_first: Cell<bool>,
 }
 
 impl LocalQueue {
@@ -76,7 +78,13 @@ impl ReadyQueues {
     /// Claims a worker's queue; `None` if there is none or another worker has it.
     pub(crate) fn claim(&self, worker: usize) -> Option<LocalQueue> {
         let deque = self.worker_slots.claim(worker)?;
-        Some(LocalQueue { worker, deque, lifo_runs: Cell::new(0), turn: Cell::new(0) })
+        Some(LocalQueue {
+            worker,
+            deque,
+            lifo_runs: Cell::new(0),
+            turn: Cell::new(0),
+            injected_first: Cell::new(false),
+        })
     }
 
     /// Queues a cell from outside all workers.
@@ -100,13 +108,23 @@ impl ReadyQueues {
         local.deque.len()
     }
 
+    /// Queues a cell that used up its budget; the injection queue is checked before the deque.
+    ///
+    /// Returns the deque's length.
+    pub(crate) fn requeue_yielded(&self, local: &LocalQueue, permit: RunPermit) -> usize {
+        local.injected_first.set(true);
+        self.requeue(local, permit)
+    }
+
     /// Takes the cell that this worker should run next.
     pub(crate) fn next(&self, local: &LocalQueue) -> Option<RunPermit> {
         let remote = &self.remotes[local.worker];
         let turn = local.turn.get().wrapping_add(1);
         local.turn.set(turn);
         remote.turns.store(turn, Ordering::Relaxed);
-        if turn.is_multiple_of(INJECTION_INTERVAL)
+        let injected_first = local.injected_first.replace(false) || turn.is_multiple_of(INJECTION_INTERVAL);
+        if injected_first
+            && !self.injector.is_empty()
             && let Some(permit) = retry_steal(|| self.injector.steal())
         {
             return Some(permit);
@@ -161,6 +179,11 @@ impl ReadyQueues {
             }
         }
         waiting
+    }
+
+    /// Reports whether a worker would find another cell to run.
+    pub(crate) fn has_next(&self, local: &LocalQueue) -> bool {
+        !self.remotes[local.worker].lifo_slot.is_empty() || self.has_work()
     }
 
     /// Reports whether a worker about to park would find work.

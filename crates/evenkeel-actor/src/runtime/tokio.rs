@@ -74,6 +74,10 @@ impl RuntimeHandle for TokioRuntime {
         NonZeroUsize::new(self.threads.max(cores.min(2))).unwrap_or(NonZeroUsize::MIN)
     }
 
+    fn is_host_task(&self) -> bool {
+        tokio::task::try_id().is_some()
+    }
+
     /// Reports whether a tokio thread has no active worker; such a thread runs its own tasks, steals from other threads'
     /// queues, and otherwise polls for I/O.
     fn has_free_thread(&self, active: usize) -> bool {
