@@ -24,7 +24,8 @@ impl SpanHandle {
     #[inline]
     pub(crate) fn for_message(to: &CellRef, message_type: &'static str) -> Self {
         let actor = || to.occupant().body.settings().label.as_str();
-        Self::new(trace_span!("message", actor = actor(), to = %to.index(), message_type))
+        let signal_key = tracing::field::Empty;
+        Self::new(trace_span!("message", actor = actor(), to = %to.index(), message_type, signal_key))
     }
 
     /// Opens the span of an ask, from the request until its reply is received or abandoned.
@@ -34,7 +35,8 @@ impl SpanHandle {
         Self::new(trace_span!("ask", actor = actor(), to = %to.index()))
     }
 
-    /// Opens the span of an actor's suspension, as a child of the message that caused it.
+    /// Opens the span of an actor's suspension, as a child of the message that caused it, and records the key of the signal
+    /// that ends it in both.
     #[inline]
     pub(crate) fn for_wait(&self, of: &CellRef, reason: SuspendReason, resume_on: ResumeCondition) -> Self {
         let parent = self.0.as_ref().and_then(|span| span.id());
@@ -42,6 +44,9 @@ impl SpanHandle {
             ResumeCondition::ExternalSignal(key) => Some(tracing::field::display(key)),
             ResumeCondition::After(_) | ResumeCondition::WhenCapacityAvailable => None,
         };
+        if let (Some(message), Some(key)) = (&self.0, &key) {
+            message.record("signal_key", key);
+        }
         let of = of.index();
         Self::new(trace_span!(parent: parent, "wait", actor = %of, ?reason, ?resume_on, signal_key = key))
     }

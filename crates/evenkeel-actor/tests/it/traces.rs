@@ -103,6 +103,7 @@ fn an_awaiting_actor_names_the_key_of_its_wait_and_resumes_in_the_same_span() {
         [
             "open message actor=\"a\"",
             "event message: dequeued",
+            "record message signal_key=0000000000000001",
             "open message/wait signal_key=0000000000000001",
             "close message/wait",
             "event message: slept",
@@ -127,6 +128,7 @@ fn a_signal_and_the_wait_it_ends_name_the_same_key() {
         [
             "open message actor=\"a\"",
             "event message: dequeued",
+            "record message signal_key=000000000000beef",
             "open message/wait signal_key=000000000000beef",
             "close message",
             "open request",

@@ -85,7 +85,13 @@ impl Subscriber for Recorder {
         Id::from_u64(id)
     }
 
-    fn record(&self, _span: &Id, _values: &Record<'_>) {}
+    fn record(&self, span: &Id, values: &Record<'_>) {
+        let mut fields = Fields::default();
+        values.record(&mut fields);
+        let mut recording = self.recording();
+        let path = recording.open[&span.into_u64()].0.clone();
+        recording.lines.push(format!("record {path}{}", fields.text()));
+    }
 
     fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
 
