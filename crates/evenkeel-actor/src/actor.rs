@@ -7,7 +7,7 @@ use core::pin::Pin;
 use crate::context::Context;
 use crate::guardian::{ActorError, FailureNotification, SupervisionDirective};
 use crate::index::MailboxIndex;
-use crate::invoke::{ResumeCondition, SuspendReason};
+use crate::invoke::{MessageInvoker, ResumeCondition, SuspendReason};
 use crate::stop::Termination;
 use crate::timer::TimerId;
 
@@ -37,6 +37,14 @@ pub trait Actor: Sized + Send + 'static {
 
     /// Runs once before the actor is dropped for good, after its last child has stopped.
     fn stopped(&mut self, _ctx: &mut Context<'_, Self>) {}
+
+    /// Returns the invoker that handles the messages in place of [`Actor::receive`]; see
+    /// [`Props::with_invoker`](crate::Props::with_invoker).
+    #[doc(hidden)]
+    #[inline]
+    fn invoker(&mut self) -> Option<&mut dyn MessageInvoker> {
+        None
+    }
 
     /// Returns a directive to overrule the decision about a failed child, or `None` to accept it.
     fn overrule(&mut self, _failure: &FailureNotification) -> Option<SupervisionDirective> {

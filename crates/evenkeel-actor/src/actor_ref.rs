@@ -55,6 +55,9 @@ pub enum SendError<M> {
     /// The host runtime was dropped before the actor system.
     #[error("the runtime of the actor system was dropped")]
     HostGone(M),
+    /// There is no memory to enlarge the mailbox; its actor fails and loses its queued messages.
+    #[error("the mailbox failed: out of memory")]
+    MailboxFailed(M),
 }
 
 impl<M: Send + 'static> ActorRef<M> {
@@ -87,6 +90,9 @@ impl<M: Send + 'static> ActorRef<M> {
         match self.push_or_overflow(message) {
             Ok(_) => {}
             Err(SendError::Full(message)) => self.dead_letter(message, DeadLetterReason::Full),
+            Err(SendError::MailboxFailed(message)) => {
+                self.dead_letter(message, DeadLetterReason::MailboxFailed);
+            }
             Err(SendError::Closed(message) | SendError::HostGone(message)) => {
                 self.dead_letter_rejected(message);
             }
@@ -129,7 +135,15 @@ impl<M: Send + 'static> ActorRef<M> {
             }
             PushResult::Closed(message) => Err(self.closed(message)),
             PushResult::Full(message) => self.apply_overflow(message),
+            PushResult::OutOfMemory(message) => Err(self.out_of_memory(message)),
         }
+    }
+
+    /// Fails the actor, whose mailbox cannot grow.
+    fn out_of_memory(&self, message: Envelope<M>) -> SendError<Envelope<M>> {
+        // An actor that has terminated needs no mailbox.
+        drop(self.cell().tell_system(SystemMessage::MailboxOutOfMemory));
+        SendError::MailboxFailed(message)
     }
 
     fn closed(&self, message: Envelope<M>) -> SendError<Envelope<M>> {
@@ -199,6 +213,7 @@ impl<M: Send + 'static> ActorRef<M> {
                     Poll::Ready(Ok(SendOutcome::Displaced))
                 }
                 PushResult::Closed(message) => Poll::Ready(Err(self.closed(message).unseal())),
+                PushResult::OutOfMemory(message) => Poll::Ready(Err(self.out_of_memory(message).unseal())),
             }
         })
         .await
@@ -271,6 +286,7 @@ pub(crate) fn ask_future<M, T>(
         Err(SendError::Full(_)) => AskFuture::rejected(receiver, target, AskError::Full),
         Err(SendError::Closed(_)) => AskFuture::rejected(receiver, target, AskError::Closed),
         Err(SendError::HostGone(_)) => AskFuture::rejected(receiver, target, AskError::HostGone),
+        Err(SendError::MailboxFailed(_)) => AskFuture::rejected(receiver, target, AskError::MailboxFailed),
     }
 }
 
@@ -302,6 +318,10 @@ impl<M> SendError<Envelope<M>> {
                 trace.record_rejected();
                 SendError::HostGone(message)
             }
+            Self::MailboxFailed(Envelope { message, trace }) => {
+                trace.record_rejected();
+                SendError::MailboxFailed(message)
+            }
         }
     }
 }
@@ -315,7 +335,10 @@ impl<M> SendError<M> {
     /// Returns the message.
     pub fn into_message(self) -> M {
         match self {
-            Self::Full(message) | Self::Closed(message) | Self::HostGone(message) => message,
+            Self::Full(message)
+            | Self::Closed(message)
+            | Self::HostGone(message)
+            | Self::MailboxFailed(message) => message,
         }
     }
 }
@@ -326,6 +349,7 @@ impl<M> fmt::Debug for SendError<M> {
             Self::Full(_) => "Full(_)",
             Self::Closed(_) => "Closed(_)",
             Self::HostGone(_) => "HostGone(_)",
+            Self::MailboxFailed(_) => "MailboxFailed(_)",
         })
     }
 }

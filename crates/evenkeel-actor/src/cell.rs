@@ -3,7 +3,6 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-#[cfg(feature = "patterns")]
 use core::any::{TypeId, type_name};
 use core::fmt;
 use core::ptr::NonNull;
@@ -40,6 +39,13 @@ pub(crate) type CellRef = SlotRef<CellEntry>;
 /// The mailboxes of a system, indexed by [`MailboxIndex`].
 pub(crate) type MailboxRegistry = Slab<CellEntry>;
 
+impl MailboxRegistry {
+    /// Counts the failure of a mailbox, whose owner then gets an empty one or terminates.
+    pub(crate) fn record_mailbox_failure(&self, cell: &CellRef) {
+        cell.core().hub.count_mailbox_failure(cell.header().kind);
+    }
+}
+
 /// The occupant of a slot: one actor cell.
 pub(crate) struct CellEntry {
     pub(crate) body: Box<dyn AnyCell>,
@@ -68,7 +74,6 @@ pub(crate) trait AnyCell: InvokeCell {
     /// Takes the reference to the parent, before the cell is dropped.
     fn take_parent(&mut self) -> Option<CellRef>;
     /// Returns the type of the messages and its name.
-    #[cfg(feature = "patterns")]
     fn message_type(&self) -> (TypeId, &'static str);
     /// Returns the address of the mailbox, for references that know its type.
     fn mailbox(&self) -> NonNull<()>;
@@ -148,6 +153,8 @@ pub(crate) struct ColdState<A: Actor> {
     pub(crate) repoll_timer: Option<TimerEntry>,
     pub(crate) history: RestartHistory,
     pub(crate) failure: Option<ActorError>,
+    /// The shortest delay before the next restart, set by a custom invoker.
+    pub(crate) retry_after: Option<Duration>,
     /// Messages for the actor that arrived while it could not handle them; at most one per watch, child and
     /// timer.
     pub(crate) deferred: VecDeque<SystemMessage>,
@@ -202,6 +209,7 @@ impl<A: Actor> Default for ColdState<A> {
             repoll_timer: None,
             history: RestartHistory::default(),
             failure: None,
+            retry_after: None,
             deferred: VecDeque::new(),
             termination: None,
             middleware: None,
@@ -271,7 +279,6 @@ impl<A: Actor> AnyCell for ActorCell<A> {
         self.header.parent.take()
     }
 
-    #[cfg(feature = "patterns")]
     fn message_type(&self) -> (TypeId, &'static str) {
         (TypeId::of::<A::Msg>(), type_name::<A::Msg>())
     }

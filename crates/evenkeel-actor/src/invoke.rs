@@ -118,11 +118,13 @@ pub enum ActorState {
 }
 
 /// Handles the queued messages of one actor.
+///
+/// The runtime's own invoker calls [`Actor::receive`](crate::Actor::receive);
+/// [`Props::with_invoker`](crate::Props::with_invoker) spawns actors with another.
 pub trait MessageInvoker {
-    /// Handles at most `messages_max` user messages; the system queue is checked before each.
+    /// Handles at most `messages_max` user messages.
     fn invoke_batch(&mut self, messages_max: usize) -> InvokeResult;
 
     /// Returns the actor's current state.
-    #[allow(dead_code, reason = "required by the specification; callers use `ActorRef`")]
     fn actor_state(&self) -> ActorState;
 }

@@ -5,6 +5,7 @@
 //! so a stop, a suspension or a failure takes effect before the next one; messages taken out of the queue but
 //! not handled stay in the cell, so none is lost or reordered.
 
+mod custom;
 mod failure;
 #[cfg(feature = "patterns")]
 mod stash;
@@ -103,6 +104,13 @@ enum NextAction {
     Terminate,
 }
 
+/// Number of messages that were taken out of the queue before the middleware is called.
+#[derive(Clone, Copy)]
+enum TakenMessages {
+    None,
+    One,
+}
+
 impl NextAction {
     fn suspend(reason: SuspendReason, resume_on: ResumeCondition) -> Self {
         Self::Suspend(Box::new((reason, resume_on)))
@@ -182,12 +190,13 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             if self.handled >= messages_max || self.local.consume_budget() == SliceBudget::None {
                 return NextAction::Yield;
             }
-            let Some(message) = self.next_message() else {
-                let drained = self.state().flags_relaxed() & CLOSED != 0;
-                return if drained { NextAction::Stop } else { NextAction::Idle };
-            };
+            // Known at compile time for every actor type but one.
+            if let Some(action) = self.invoke_custom(messages_max) {
+                return action;
+            }
+            let Some(message) = self.next_message() else { return self.queue_is_empty() };
             if self.handled == 0
-                && let Some(action) = self.before_invoke()
+                && let Some(action) = self.before_invoke(TakenMessages::One)
             {
                 self.requeue_front(message);
                 return action;
@@ -202,6 +211,12 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 }
             }
         }
+    }
+
+    /// Returns the action for an empty user queue: a closed mailbox has been drained.
+    fn queue_is_empty(&self) -> NextAction {
+        let is_closed = self.state().flags_relaxed() & CLOSED != 0;
+        if is_closed { NextAction::Stop } else { NextAction::Idle }
     }
 
     fn start(&mut self) -> Option<NextAction> {
@@ -221,14 +236,13 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// Calls the middleware, if there is one, before the first message of a run; returns an action if the
     /// message must not be handled.
     #[inline]
-    fn before_invoke(&mut self) -> Option<NextAction> {
+    fn before_invoke(&mut self, taken: TakenMessages) -> Option<NextAction> {
         let middleware = self.runner.extra.as_deref_mut()?.middleware.as_mut()?;
         let ctx = InvokeContext {
             actor: self.cell.index(),
             label: self.body.spec.settings.label.as_str(),
             now: self.local.core().now(),
-            // Includes the message already taken.
-            messages: self.body.mailbox.stats().depth + 1,
+            messages: self.body.mailbox.stats().depth + taken as usize,
         };
         match catch_panic(|| middleware.before_invoke(&ctx)) {
             Ok(ControlFlow::Continue(())) => {
@@ -306,7 +320,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             };
             drop(future);
             if self.handled == 0
-                && let Some(action) = self.before_invoke()
+                && let Some(action) = self.before_invoke(TakenMessages::One)
             {
                 let trace = core::mem::take(&mut self.trace);
                 self.requeue_front(Envelope { message, trace });

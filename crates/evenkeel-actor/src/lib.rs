@@ -43,6 +43,8 @@ mod context;
 #[cfg(not(loom))]
 mod coordinator;
 #[cfg(not(loom))]
+mod custom_invoker;
+#[cfg(not(loom))]
 pub mod dead_letters;
 #[cfg(not(loom))]
 mod executor;
@@ -108,6 +110,7 @@ pub use {
     actor::{Actor, Flow, HandlerResult, MessageFuture, Signal},
     actor_ref::{ASK_TIMEOUT, ActorRef, SendError, SendOutcome},
     context::Context,
+    custom_invoker::{InvokedActor, MailboxReceiver},
     executor::{Lifecycle, SetWorkersError, ShutdownReport},
     guardian::ActorError,
     index::MailboxIndex,

@@ -159,7 +159,7 @@ impl<A: Actor> From<PropsBuilder<A>> for Props<A> {
 }
 
 /// Returns `Counter` for `crate::module::Counter`, and the full name of a type with type parameters.
-fn short_type_name<A>() -> &'static str {
+pub(crate) fn short_type_name<A>() -> &'static str {
     let name = core::any::type_name::<A>();
     if name.contains('<') { name } else { name.rsplit("::").next().unwrap_or(name) }
 }

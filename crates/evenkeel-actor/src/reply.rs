@@ -212,6 +212,9 @@ pub enum AskError {
     /// The host runtime was dropped before the actor system.
     #[error("the runtime of the actor system was dropped")]
     HostGone,
+    /// There is no memory to enlarge the actor's mailbox.
+    #[error("the mailbox failed: out of memory")]
+    MailboxFailed,
     /// The deadline passed.
     #[error("no reply before the deadline")]
     TimedOut,

@@ -146,6 +146,7 @@ impl<M: Send + 'static> Router<M> {
         let (message, reason) = match self.try_tell(message) {
             Ok(_) => return,
             Err(SendError::Full(message)) => (message, DeadLetterReason::Full),
+            Err(SendError::MailboxFailed(message)) => (message, DeadLetterReason::MailboxFailed),
             Err(SendError::Closed(message) | SendError::HostGone(message)) => (message, core.closed_reason()),
         };
         core.dead_letter(self.pool.cell(), message, reason);
@@ -164,7 +165,11 @@ impl<M: Send + 'static> Router<M> {
                     any_full = true;
                     message
                 }
-                Err(SendError::Closed(message) | SendError::HostGone(message)) => message,
+                Err(
+                    SendError::Closed(message)
+                    | SendError::HostGone(message)
+                    | SendError::MailboxFailed(message),
+                ) => message,
             };
         }
         if any_full {

@@ -18,9 +18,10 @@ use crate::actor_ref::ActorRef;
 use crate::cell::{ActorCell, CellRef, MailboxRegistry};
 use crate::coordinator::{ReadyQueueCoordinator, Urgency};
 use crate::dead_letter_scope::while_dead_lettering;
-use crate::dead_letters::{DeadLetter, DeadLetterReason, DeadLetters};
+use crate::dead_letters::{DeadLetter, DeadLetterReason, DeadLetters, KeepMessage};
 use crate::executor::{Lifecycle, run_remaining};
 use crate::guardian::{ActorError, Supervision};
+use crate::index::MailboxIndex;
 use crate::mailbox::MailboxOptions;
 #[cfg(feature = "patterns")]
 use crate::name_registry::NameTable;
@@ -34,6 +35,13 @@ use crate::stop::StopMode;
 use crate::sync::{Arc, AtomicU32, Lock, Ordering, fence};
 use crate::system_metrics::{SystemMetrics, overflow_of};
 use crate::timer_driver::TimerDriver;
+
+/// The actor to which a dead letter was sent.
+struct DeadLetterReceiver {
+    to: MailboxIndex,
+    actor: Cow<'static, str>,
+    keep: KeepMessage,
+}
 
 /// The state shared by all cells of one system.
 pub(crate) struct Core {
@@ -245,15 +253,34 @@ impl Core {
         if let Some(overflow) = overflow_of(reason) {
             self.hub.count_overflow(body.header().kind, overflow);
         }
-        let actor = Cow::Owned(body.settings().label.as_str().into());
-        let (kept, dropped) = if body.settings().keep_dead_letters.keeps::<M>() {
+        let receiver = DeadLetterReceiver {
+            to: cell.index(),
+            actor: Cow::Owned(body.settings().label.as_str().into()),
+            keep: body.settings().keep_dead_letters,
+        };
+        self.store_dead_letter(receiver, message, reason);
+    }
+
+    /// Dead-letters a message to an index that has no actor.
+    pub(crate) fn dead_letter_unaddressed<M: Send + 'static>(&self, to: MailboxIndex, message: M) {
+        let receiver =
+            DeadLetterReceiver { to, actor: Cow::Borrowed("unknown"), keep: KeepMessage::default() };
+        self.store_dead_letter(receiver, message, DeadLetterReason::NoSuchActor);
+    }
+
+    fn store_dead_letter<M: Send + 'static>(
+        &self,
+        DeadLetterReceiver { to, actor, keep }: DeadLetterReceiver,
+        message: M,
+        reason: DeadLetterReason,
+    ) {
+        let (kept, dropped) = if keep.keeps::<M>() {
             (Some(Box::new(message) as Box<dyn Any + Send>), None)
         } else {
             (None, Some(message))
         };
         let message_type = type_name::<M>();
-        let letter =
-            DeadLetter { to: cell.index(), actor, reason, message_type, message: kept, at: self.now() };
+        let letter = DeadLetter { to, actor, reason, message_type, message: kept, at: self.now() };
         let evicted = self.dead_letters.with(|letters| letters.push(letter));
         // Dropped outside the lock: the message's `Drop` may send messages or panic.
         drop(catch_panic(|| while_dead_lettering(|| drop(dropped))));

@@ -66,6 +66,10 @@ impl SystemMetrics {
         self.kinds.get(kind).add_failure();
     }
 
+    pub(crate) fn count_mailbox_failure(&self, kind: KindId) {
+        self.kinds.get(kind).add_mailbox_failure();
+    }
+
     pub(crate) fn count_restart(&self, kind: KindId) {
         self.kinds.get(kind).add_restart();
     }

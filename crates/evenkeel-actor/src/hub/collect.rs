@@ -103,6 +103,7 @@ impl SnapshotBuilder {
         self.gauge(names::ALIVE, actor(), counters.alive() as f64);
         self.count(names::FAILURES_TOTAL, actor(), counters.failures());
         self.count(names::RESTARTS_TOTAL, actor(), counters.restarts());
+        self.count(names::MAILBOX_FAILURES_TOTAL, actor(), counters.mailbox_failures());
         for reason in OverflowReason::ALL {
             let labels = vec![("actor", label.to_string()), ("reason", reason.as_label().to_string())];
             self.count(names::MAILBOX_OVERFLOW_TOTAL, labels, counters.overflow(reason));

@@ -88,6 +88,7 @@ pub struct KindCounters {
     stopped: AtomicUsize,
     failures: AtomicUsize,
     restarts: AtomicUsize,
+    mailbox_failures: AtomicUsize,
     enqueued: RetainedTotals,
     dequeued: RetainedTotals,
 }
@@ -121,6 +122,11 @@ impl KindCounters {
         self.restarts.fetch_add(1, Relaxed);
     }
 
+    /// Counts a mailbox that failed.
+    pub fn add_mailbox_failure(&self) {
+        self.mailbox_failures.fetch_add(1, Relaxed);
+    }
+
     /// Counts a send to a full mailbox.
     pub fn add_overflow(&self, reason: OverflowReason) {
         self.overflow[reason as usize].fetch_add(1, Relaxed);
@@ -141,6 +147,11 @@ impl KindCounters {
     /// Returns the number of restarts.
     pub fn restarts(&self) -> u64 {
         self.restarts.load(Relaxed) as u64
+    }
+
+    /// Returns the number of mailboxes that failed.
+    pub fn mailbox_failures(&self) -> u64 {
+        self.mailbox_failures.load(Relaxed) as u64
     }
 
     /// Returns the number of sends to a full mailbox with this outcome.
@@ -189,7 +200,8 @@ mod tests {
         let kind = KindCounters::default();
         (0..3).for_each(|_| kind.add_failure());
         (0..2).for_each(|_| kind.add_restart());
-        assert_eq!((kind.failures(), kind.restarts()), (3, 2));
+        kind.add_mailbox_failure();
+        assert_eq!((kind.failures(), kind.restarts(), kind.mailbox_failures()), (3, 2, 1));
     }
 
     #[test]

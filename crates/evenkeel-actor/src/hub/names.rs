@@ -34,6 +34,8 @@ metrics! {
     MAILBOX_DEQUEUED_TOTAL = "actor.mailbox.dequeued_total": "messages dequeued to be handled or dead-lettered, by actor and mailbox queue";
     MAILBOX_OVERFLOW_TOTAL = "actor.mailbox.overflow_total":
         "sends to a full mailbox, by actor and outcome";
+    MAILBOX_FAILURES_TOTAL = "actor.mailbox.failures_total":
+        "mailboxes that failed and lost their messages, by actor";
     RESTARTS_TOTAL = "actor.restarts_total": "restarts, by actor";
     FAILURES_TOTAL = "actor.failures_total": "failures, by actor";
     ALIVE = "actor.alive": "live actors, by actor name";

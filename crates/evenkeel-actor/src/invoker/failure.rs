@@ -27,6 +27,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             return ActionResult::Break(self.finish(InvokeResult::Completed { ready_hint: false }));
         }
         self.trace.record_failed(&error);
+        if error.kind() == ErrorKind::Mailbox {
+            self.replace_mailbox();
+        }
         let decision = self.decide_failure(&error);
         if decision != SupervisionDecision::Resume {
             self.resume();
@@ -44,6 +47,13 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         })
     }
 
+    /// Reports the failure of the mailbox to the registry, which gives the actor an empty one, and dead-letters the queued
+    /// messages.
+    fn replace_mailbox(&mut self) {
+        self.local.core().slab.record_mailbox_failure(self.cell);
+        self.dead_letter_queued(DeadLetterReason::MailboxFailed);
+    }
+
     fn decide_failure(&mut self, error: &ActorError) -> SupervisionDecision {
         let now = self.local.core().now();
         let random = self.local.random();
@@ -51,7 +61,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let root = &self.local.core().root;
         let supervision: &Supervision =
             parent.map_or(root, |parent| &parent.occupant().body.settings().children);
-        let history = &mut self.runner.extra.get_or_insert_default().history;
+        let extra = self.runner.extra.get_or_insert_default();
+        let retry_after = extra.retry_after.take();
+        let history = &mut extra.history;
         let decided = catch_panic(|| decide(supervision, history, error, now, random));
         // If the decider panics, the actor is stopped.
         match decided.unwrap_or(SupervisionDecision::Stop { reason: StopReason::Directed }) {
@@ -65,6 +77,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             // There is no parent to escalate to.
             SupervisionDecision::Escalate if parent.is_none() => {
                 SupervisionDecision::Stop { reason: StopReason::Directed }
+            }
+            SupervisionDecision::Restart { after } => {
+                SupervisionDecision::Restart { after: after.max(retry_after.unwrap_or_default()) }
             }
             decision => decision,
         }

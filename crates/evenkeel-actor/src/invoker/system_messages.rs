@@ -111,6 +111,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             SystemMessage::Repoll { due } => self.on_repoll(due),
             SystemMessage::ReceiveTimeout { due } => self.on_receive_timeout(due),
             SystemMessage::Timer { id, due } => self.on_timer(id, due),
+            SystemMessage::MailboxOutOfMemory => {
+                Some(NextAction::Fail(ActorError::mailbox("no memory to enlarge it")))
+            }
         }
     }
 

@@ -40,6 +40,8 @@ pub(crate) enum SystemMessage {
     ReceiveTimeout { due: Instant },
     /// A timer of the actor fired.
     Timer { id: TimerId, due: Instant },
+    /// There is no memory to enlarge the user queue.
+    MailboxOutOfMemory,
 }
 
 impl SystemMessage {
@@ -52,7 +54,9 @@ impl SystemMessage {
     pub(crate) fn enqueue_coalescing(self, queue: &mut VecDeque<Self>, awaited: Option<u64>) -> Vec<Self> {
         let mut redundant = Vec::new();
         match &self {
-            Self::Stop(_) | Self::Command(_) if queue.iter().any(|earlier| earlier.covers(&self)) => {
+            Self::Stop(_) | Self::Command(_) | Self::MailboxOutOfMemory
+                if queue.iter().any(|earlier| earlier.covers(&self)) =>
+            {
                 return alloc::vec![self];
             }
             Self::Signal(_) => redundant.extend(evict_signal(queue, awaited)),
@@ -84,6 +88,7 @@ impl SystemMessage {
                 SupervisionCommand::Restart => *later != SupervisionCommand::Stop,
                 SupervisionCommand::Resume => *later == SupervisionCommand::Resume,
             },
+            (Self::MailboxOutOfMemory, Self::MailboxOutOfMemory) => true,
             _ => false,
         }
     }

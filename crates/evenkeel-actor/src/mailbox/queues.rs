@@ -36,6 +36,8 @@ pub(crate) enum PushResult<M> {
     Full(M),
     /// The user queue is closed.
     Closed(M),
+    /// There is no memory to enlarge the queue.
+    OutOfMemory(M),
 }
 
 /// The queues of one mailbox: user messages `M`, system messages `S`.
@@ -123,7 +125,9 @@ impl<M, S> MailboxQueues<M, S> {
     #[inline]
     pub(crate) fn try_push_fast(&self, message: M) -> Option<M> {
         self.shared.with(|shared| {
-            if shared.queue.len() >= shared.room as usize {
+            let len = shared.queue.len();
+            // A queue that must grow takes the slow path, which copes with a failed allocation.
+            if len >= shared.room as usize || len == shared.queue.capacity() {
                 return Some(message);
             }
             shared.queue.push_back(message);
@@ -136,8 +140,8 @@ impl<M, S> MailboxQueues<M, S> {
     #[cfg(feature = "patterns")]
     pub(crate) fn push_all_fast(&self, messages: &mut Vec<M>) -> usize {
         self.shared.with(|shared| {
-            let room = (shared.room as usize).saturating_sub(shared.queue.len());
-            let taken = room.min(messages.len());
+            let room = (shared.room as usize).min(shared.queue.capacity());
+            let taken = room.saturating_sub(shared.queue.len()).min(messages.len());
             shared.queue.extend(messages.drain(..taken));
             shared.enqueued += taken as u64;
             taken
@@ -152,6 +156,9 @@ impl<M, S> MailboxQueues<M, S> {
                 return PushResult::Closed(message);
             }
             if shared.has_room(&self.private_len) {
+                if shared.queue.try_reserve(1).is_err() {
+                    return PushResult::OutOfMemory(message);
+                }
                 shared.queue.push_back(message);
                 shared.enqueued += 1;
                 return PushResult::Queued;
@@ -186,6 +193,28 @@ impl<M, S> MailboxQueues<M, S> {
                 state.lower(USER);
             }
             oldest
+        })
+    }
+
+    /// Pops the oldest message of the shared half and leaves the others there, for a custom invoker.
+    pub(crate) fn pop_oldest(&self, state: &CellState) -> Option<M> {
+        self.shared.with(|shared| {
+            let oldest = shared.queue.pop_front();
+            if shared.queue.is_empty() {
+                state.lower(USER);
+            }
+            oldest
+        })
+    }
+
+    /// Lowers `USER` if the shared half is empty; reports whether it is.
+    pub(crate) fn lower_if_empty(&self, state: &CellState) -> bool {
+        self.shared.with(|shared| {
+            let is_empty = shared.queue.is_empty();
+            if is_empty {
+                state.lower(USER);
+            }
+            is_empty
         })
     }
 

@@ -55,7 +55,17 @@ struct ModelCell {
     /// Stands for the state that a future's poll would find; all accesses are relaxed.
     external: AtomicU32,
     low_watermark: usize,
+    dequeue: Dequeue,
     runner: UnsafeCell<RunnerState>,
+}
+
+/// How the runner takes user messages.
+#[derive(Clone, Copy)]
+enum Dequeue {
+    /// Like the runtime's invoker, in batches.
+    Batches,
+    /// Like a custom invoker, one by one from the shared half.
+    OneByOne,
 }
 
 // SAFETY: the runner state is accessed only under the run permit, which is what the models check.
@@ -77,6 +87,10 @@ struct RunnerState {
 
 impl ModelCell {
     fn new(capacity: usize) -> Arc<Self> {
+        Self::with_dequeue(capacity, Dequeue::Batches)
+    }
+
+    fn with_dequeue(capacity: usize, dequeue: Dequeue) -> Arc<Self> {
         let options = MailboxOptions {
             capacity: NonZeroUsize::new(capacity).expect("the capacity is not zero"),
             overflow: OverflowStrategy::Reject,
@@ -89,6 +103,7 @@ impl ModelCell {
             queues: MailboxQueues::new(&options),
             external: AtomicU32::new(0),
             low_watermark: options.low_watermark,
+            dequeue,
             runner: UnsafeCell::new(RunnerState::default()),
         })
     }
@@ -169,10 +184,11 @@ impl ModelCell {
                 let poll = |_before| self.external.load(Ordering::Relaxed);
                 runner.signals = clear_then_look::process_wake(&self.state, poll);
             }
-            let message = if runner.suspended {
-                None
-            } else {
-                clear_then_look::pop_user(&self.state, &self.queues, &mut runner.private)
+            let message = match self.dequeue {
+                _ if runner.suspended => None,
+                Dequeue::Batches => clear_then_look::pop_user(&self.state, &self.queues, &mut runner.private),
+                Dequeue::OneByOne if self.queues.lower_if_empty(&self.state) => None,
+                Dequeue::OneByOne => self.queues.pop_oldest(&self.state),
             };
             let Some(message) = message else {
                 return self.finish(runner);

@@ -1,6 +1,5 @@
 //! Typed pointer to a cell's mailbox, so that a send needs no type lookup.
 
-#[cfg(feature = "patterns")]
 use core::any::TypeId;
 use core::ptr::NonNull;
 
@@ -38,7 +37,6 @@ impl<M> MailboxRef<M> {
 
     /// Creates a reference to a cell whose actor handles `M`; `Err` is the name of the type it handles
     /// instead.
-    #[cfg(feature = "patterns")]
     pub(crate) fn typed(cell: CellRef) -> Result<Self, &'static str>
     where
         M: 'static,

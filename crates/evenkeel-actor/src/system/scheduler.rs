@@ -23,6 +23,7 @@ use crate::mailbox::{InvalidMailbox, SystemMessage};
 #[cfg(feature = "patterns")]
 use crate::name_registry::NameTable;
 use crate::props::Props;
+use crate::raw::mailbox_ref::MailboxRef;
 use crate::raw::slab::Slab;
 use crate::runtime::{RuntimeHandle, RuntimeSpawnError};
 #[cfg(feature = "patterns")]
@@ -123,6 +124,23 @@ impl ReadyQueueScheduler {
     /// Replies to its asks arrive without a detour through the host's scheduler.
     pub fn spawn_task(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<(), SpawnError> {
         Core::spawn(self.core(), &self.executor.task_props, Some(TaskActor::new(task)), None).map(drop)
+    }
+
+    /// Returns the address of an actor; `None` if it no longer exists or handles messages of another type.
+    pub fn actor_ref<M: Send + 'static>(&self, index: MailboxIndex) -> Option<ActorRef<M>> {
+        let cell = self.core().slab.find(index.slot, index.generation)?;
+        MailboxRef::typed(cell).ok().map(ActorRef::new)
+    }
+
+    /// Sends to the actor with this index, like [`ActorRef::tell`].
+    ///
+    /// If it no longer exists, or handles messages of another type, the message is dead-lettered with the reason
+    /// [`NoSuchActor`](crate::dead_letters::DeadLetterReason::NoSuchActor).
+    pub fn tell<M: Send + 'static>(&self, index: MailboxIndex, message: M) {
+        match self.actor_ref(index) {
+            Some(actor) => actor.tell(message),
+            None => self.core().dead_letter_unaddressed(index, message),
+        }
     }
 
     /// Returns the state of an actor; [`ActorState::Stopped`] if it no longer exists.

@@ -330,6 +330,7 @@ fn drop_message<M>(error: SendError<M>) -> SendError<()> {
         SendError::Full(_) => SendError::Full(()),
         SendError::Closed(_) => SendError::Closed(()),
         SendError::HostGone(_) => SendError::HostGone(()),
+        SendError::MailboxFailed(_) => SendError::MailboxFailed(()),
     }
 }
 

@@ -6,11 +6,13 @@
 mod harness;
 
 mod adaptive;
+mod addresses;
 mod awaiting;
 mod backpressure;
 mod r#become;
 mod capacity_wait;
 mod cooperative;
+mod custom_invoker;
 mod defects;
 mod examples;
 mod failure;
@@ -21,6 +23,7 @@ mod in_place;
 mod invoker;
 mod lifecycle;
 mod limits;
+mod mailbox_failure;
 mod middleware;
 mod on_tokio;
 mod producer;

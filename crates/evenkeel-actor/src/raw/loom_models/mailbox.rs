@@ -2,7 +2,7 @@
 
 use loom::thread;
 
-use super::{ModelCell, ModelCommand, SUSPEND, check};
+use super::{Dequeue, ModelCell, ModelCommand, SUSPEND, check};
 
 #[test]
 fn every_message_of_two_senders_is_handled() {
@@ -17,6 +17,21 @@ fn every_message_of_two_senders_is_handled() {
         cell.tell(12);
         sender.join().unwrap();
         cell.assert_handled(&[&[1, 2], &[11, 12]]);
+    });
+}
+
+#[test]
+fn every_message_is_handled_by_a_custom_invoker() {
+    check(3, || {
+        let cell = ModelCell::with_dequeue(8, Dequeue::OneByOne);
+        let other = cell.clone();
+        let sender = thread::spawn(move || {
+            other.tell(1);
+            other.tell(2);
+        });
+        cell.tell(11);
+        sender.join().unwrap();
+        cell.assert_handled(&[&[1, 2], &[11]]);
     });
 }
 

@@ -58,7 +58,7 @@ impl ChaosActor {
         let (from, number) = self.ledger.next_relay(self.id);
         match ctx.try_tell(next, ChaosMsg { to, from, number, action: Action::Nothing }) {
             Ok(_) => self.ledger.accepted(to, from, number),
-            Err(SendError::Closed(_) | SendError::HostGone(_)) => {}
+            Err(SendError::Closed(_) | SendError::HostGone(_) | SendError::MailboxFailed(_)) => {}
             Err(SendError::Full(_)) => {
                 return Flow::Suspend(SuspendReason::Backpressure, ResumeCondition::WhenCapacityAvailable);
             }

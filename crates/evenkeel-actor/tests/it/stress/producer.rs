@@ -33,7 +33,9 @@ pub(crate) async fn produce(
                     true
                 }
                 Err(AskError::NoReply | AskError::TimedOut | AskError::Discarded) => true,
-                Err(AskError::Full | AskError::Closed | AskError::HostGone) => false,
+                Err(AskError::Full | AskError::Closed | AskError::HostGone | AskError::MailboxFailed) => {
+                    false
+                }
             },
             1 | 2 => target.send(message(random_action(&mut random))).await.is_ok(),
             3 => target.try_tell(message(random_action(&mut random))).is_ok(),

@@ -1,0 +1,99 @@
+//! Custom invokers: a [`MessageInvoker`] of the application handles an actor's user messages in batches.
+//!
+//! Guarantees: the runtime still handles system messages, so stops, supervision, signals and timers work as usual, and only
+//! the holder of the run permit calls the invoker. Messages that it does not take stay queued. Limits: the invoker is
+//! called with the runtime's `messages_per_run` and is expected to respect it, so that other actors get their turn.
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use crate::actor::{Actor, Flow, HandlerResult};
+use crate::actor_ref::ActorRef;
+use crate::context::Context;
+use crate::invoke::{ActorState, MessageInvoker};
+use crate::props::{Props, PropsBuilder, short_type_name};
+use crate::sync::Arc;
+
+/// The receiving end of an actor's mailbox, for its own invoker.
+pub struct MailboxReceiver<M>(ActorRef<M>);
+
+impl<M: Send + 'static> MailboxReceiver<M> {
+    /// Takes the oldest message.
+    pub fn dequeue(&self) -> Option<M> {
+        let message = self.0.mailbox().pop_oldest(&self.0.cell().slot().state)?;
+        message.trace.record_dequeued();
+        Some(message.message)
+    }
+
+    /// Returns the actor whose mailbox this is.
+    pub fn actor(&self) -> &ActorRef<M> {
+        &self.0
+    }
+
+    /// Returns the actor's state, as [`MessageInvoker::actor_state`] must.
+    pub fn actor_state(&self) -> ActorState {
+        self.0.state()
+    }
+}
+
+impl<M: Send + 'static> fmt::Debug for MailboxReceiver<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MailboxReceiver").field(&self.0).finish()
+    }
+}
+
+type Make<M, I> = Box<dyn Fn(MailboxReceiver<M>) -> I + Send + Sync>;
+
+/// An actor whose messages are handled by the invoker `I`; see [`Props::with_invoker`].
+pub struct InvokedActor<M, I> {
+    make: Arc<Make<M, I>>,
+    /// Created when the actor starts.
+    invoker: Option<I>,
+}
+
+impl<M: Send + 'static, I: MessageInvoker + Send + 'static> Props<InvokedActor<M, I>> {
+    /// Returns a builder of props for actors whose messages are handled by an invoker that `make` creates, at the start and
+    /// at each restart.
+    ///
+    /// What the results of [`MessageInvoker::invoke_batch`] do:
+    ///
+    /// - `Completed`, `Yielded`: the actor runs again if messages are left.
+    /// - `Suspended`: no batch is invoked until the condition holds. [`WhenCapacityAvailable`] holds at once, because an
+    ///   invoker has no [`Context::try_tell`].
+    /// - `Failed`: the supervision decides; it restarts the actor after `retry_after` or its own delay, whichever is longer.
+    /// - `Stopped`: the actor stops.
+    ///
+    /// A panic is a failure. Futures ([`Flow::Await`]) are not available: send their output as a message.
+    ///
+    /// [`WhenCapacityAvailable`]: crate::ResumeCondition::WhenCapacityAvailable
+    pub fn with_invoker(
+        make: impl Fn(MailboxReceiver<M>) -> I + Send + Sync + 'static,
+    ) -> PropsBuilder<InvokedActor<M, I>> {
+        let make: Arc<Make<M, I>> = Arc::new(Box::new(make));
+        Props::new(move || InvokedActor { make: make.clone(), invoker: None }).label(short_type_name::<I>())
+    }
+}
+
+impl<M: Send + 'static, I: MessageInvoker + Send + 'static> Actor for InvokedActor<M, I> {
+    type Msg = M;
+
+    fn started(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<M> {
+        self.invoker = Some((self.make)(MailboxReceiver(ctx.me())));
+        Ok(Flow::Continue)
+    }
+
+    /// Never called: [`Actor::invoker`] takes its place.
+    fn receive(&mut self, _message: M, _ctx: &mut Context<'_, Self>) -> HandlerResult<M> {
+        Ok(Flow::Continue)
+    }
+
+    fn invoker(&mut self) -> Option<&mut dyn MessageInvoker> {
+        self.invoker.as_mut().map(|invoker| invoker as &mut dyn MessageInvoker)
+    }
+}
+
+impl<M, I> fmt::Debug for InvokedActor<M, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InvokedActor").finish_non_exhaustive()
+    }
+}
