@@ -161,6 +161,8 @@ mod doc_tests {
         struct Backpressure;
         #[doc = include_str!("../../../docs/actor/blocking.md")]
         struct Blocking;
+        #[doc = include_str!("../../../docs/actor/coming-from.md")]
+        struct ComingFrom;
         #[doc = include_str!("../../../docs/actor/operating.md")]
         struct Operating;
         #[doc = include_str!("../../../docs/actor/supervision.md")]
