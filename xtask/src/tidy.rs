@@ -9,6 +9,7 @@ mod field_terms;
 mod layers;
 mod leftovers;
 mod length;
+mod module_graph;
 mod names;
 mod paths;
 mod readmes;
@@ -114,6 +115,7 @@ fn find(packages: &[Package], files: &[File]) -> Vec<Finding> {
     findings.extend(readmes::missing_readmes(packages, files));
     findings.extend(documents::links(files));
     findings.extend(code_references::missing(files, &rust_files));
+    findings.extend(module_graph::false_arrows(files, &rust_files));
     findings.extend(field_terms::presence(files));
     findings.sort();
     findings

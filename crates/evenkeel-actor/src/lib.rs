@@ -145,11 +145,32 @@ pub use {
     not(all(feature = "embassy", feature = "patterns", feature = "test", feature = "tracing"))
 ))]
 #[test]
-#[ignore = "left out: the integration tests, examples and unit tests that need more features; \
+#[ignore = "left out: the integration tests, guides, examples and unit tests that need more features; \
             run `cargo test -p evenkeel-actor --all-features`"]
 fn tests_that_need_more_features() {}
 
-/// Runs the README's example as a doc test.
-#[cfg(all(doctest, feature = "tokio"))]
-#[doc = include_str!("../README.md")]
-struct Readme;
+/// Compiles and runs the programs in the README and the guides as doc tests.
+#[cfg(doctest)]
+mod doc_tests {
+    #[cfg(feature = "tokio")]
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+
+    #[cfg(all(feature = "patterns", feature = "test", feature = "tokio"))]
+    mod guides {
+        #[doc = include_str!("../../../docs/actor/axum.md")]
+        struct Axum;
+        #[doc = include_str!("../../../docs/actor/backpressure.md")]
+        struct Backpressure;
+        #[doc = include_str!("../../../docs/actor/blocking.md")]
+        struct Blocking;
+        #[doc = include_str!("../../../docs/actor/coming-from.md")]
+        struct ComingFrom;
+        #[doc = include_str!("../../../docs/actor/operating.md")]
+        struct Operating;
+        #[doc = include_str!("../../../docs/actor/supervision.md")]
+        struct SupervisionGuide;
+        #[doc = include_str!("../../../docs/actor/testing.md")]
+        struct Testing;
+    }
+}

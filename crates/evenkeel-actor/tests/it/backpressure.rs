@@ -27,6 +27,16 @@ fn drop_oldest_keeps_the_latest_messages_and_dead_letters_the_oldest() {
 }
 
 #[test]
+fn a_send_to_a_mailbox_that_drops_its_oldest_message_does_not_wait() {
+    explore(|harness| {
+        let actor = full(harness, OverflowStrategy::DropOldest);
+        let sent = harness.runtime.block_on(actor.send(record(4)));
+        assert_eq!(sent.ok(), Some(SendOutcome::Displaced));
+        assert_eq!(harness.dead_letters(), [(DeadLetterReason::DroppedOldest, 1)]);
+    });
+}
+
+#[test]
 fn drop_newest_keeps_queued_messages_and_dead_letters_the_new_one() {
     explore(|harness| {
         let actor = full(harness, OverflowStrategy::DropNewest);
