@@ -4,6 +4,7 @@
 //! and compares them round by round; [`report`] formats the results. Results from one machine and how to reproduce them:
 //! `docs/benchmarks.md`.
 
+pub mod actor_costs;
 pub mod args;
 pub mod clock;
 pub mod measure;
