@@ -1,12 +1,13 @@
 //! `cargo xtask bench compare`: fails if a row became worse by more than a threshold.
 //!
-//! It compares ratios to the baseline of the same round, never times, so the two files may come from different
-//! hours or machines. If two runs of the baseline differ by more than the threshold, a loss counts as noise.
+//! It compares ratios to the baseline of the same round, or exact counts of instructions and bytes, never times, so the
+//! two files may come from different hours or machines. If two runs of the baseline differ by more than the threshold, a
+//! loss counts as noise. Counts depend on the toolchain, so a difference of toolchains is reported.
 
 use super::results::{Better, Results, Row};
 use crate::error::TaskError;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Compare two result files, row by row, and fail if a row became worse
 #[derive(Debug, PartialEq, clap::Args)]
@@ -29,26 +30,41 @@ fn parse_threshold(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn run(args: &CompareArgs) -> Result<(), TaskError> {
-    let base = Results::read(&args.base)?;
-    let current = Results::read(&args.current)?;
-    if base.better != current.better {
+    check(&print_changes(&args.base, &args.current, args.threshold)?, args.threshold)
+}
+
+/// Prints how each row changed, and what makes the two files hard to compare.
+pub(super) fn print_changes(base: &Path, current: &Path, threshold: f64) -> Result<Vec<Change>, TaskError> {
+    let before = Results::read(base)?;
+    let after = Results::read(current)?;
+    if before.better != after.better {
         return Err(TaskError::new("the two files are results of different suites"));
     }
-    let changes = changes(&base, &current, args.threshold);
+    let changes = changes(&before, &after, threshold);
     if changes.is_empty() {
         return Err(TaskError::new("the two files have no row in common"));
     }
     print!("{}", table(&changes));
-    for (these, others, file) in [(&base, &current, &args.current), (&current, &base, &args.base)] {
-        let missing = these.rows.iter().filter(|row| others.find(&row.name).is_none());
-        missing.for_each(|row| println!("{} is not in {}", row.name, file.display()));
+    for (these, others, file) in [(&before, &after, current), (&after, &before, base)] {
+        these.missing_in(others).for_each(|name| println!("{name} is not in {}", file.display()));
     }
-    check(&changes, args.threshold)
+    differences(&before, &after).iter().for_each(|difference| println!("{difference}"));
+    Ok(changes)
+}
+
+/// Describes the tools whose versions differ.
+fn differences(base: &Results, current: &Results) -> Vec<String> {
+    let describe = |(tool, before): (&String, &String)| {
+        let after = current.environment.get(tool)?;
+        let differs = before != after;
+        differs.then(|| format!("{tool} differs, which changes counts: {before} before, {after} now"))
+    };
+    base.environment.iter().filter_map(describe).collect()
 }
 
 /// The change of a row that is in both files.
 #[derive(Debug, PartialEq)]
-struct Change {
+pub(super) struct Change {
     name: String,
     base: f64,
     current: f64,
@@ -114,7 +130,7 @@ fn decide(gain: f64, noise: Option<f64>, threshold: f64) -> Verdict {
 }
 
 /// Fails if a row became worse.
-fn check(changes: &[Change], threshold: f64) -> Result<(), TaskError> {
+pub(super) fn check(changes: &[Change], threshold: f64) -> Result<(), TaskError> {
     let worse: Vec<_> = changes
         .iter()
         .filter(|change| change.verdict == Verdict::Worse)
@@ -124,6 +140,17 @@ fn check(changes: &[Change], threshold: f64) -> Result<(), TaskError> {
         return Ok(());
     }
     Err(TaskError::new(format!("worse by more than {} %: {}", threshold * 100.0, worse.join(", "))))
+}
+
+/// Counts the rows that changed by more than the threshold.
+pub(super) fn summary(changes: &[Change]) -> String {
+    let count = |verdict| changes.iter().filter(|change| change.verdict == verdict).count();
+    format!(
+        "{} rows better, {} worse, {} the same",
+        count(Verdict::Better),
+        count(Verdict::Worse),
+        count(Verdict::Same)
+    )
 }
 
 fn table(changes: &[Change]) -> String {
@@ -188,6 +215,32 @@ mod tests {
         let current_quiet = [("tell1/tokio (again)", [1.0; 3]), ("tell1/own", [1.0; 3])];
         let changes = changes(&with_rows(&base_noisy), &with_rows(&current_quiet), 0.05);
         assert_eq!(changes[1].verdict, Verdict::Noise);
+    }
+
+    #[test]
+    fn a_count_that_grows_by_4_percent_passes_and_by_6_percent_fails() {
+        let result = |count: f64| {
+            let base = results(Better::Lower, 1.0, &[("instructions/tell", [1_000.0; 3])]);
+            let current = results(Better::Lower, 1.0, &[("instructions/tell", [count; 3])]);
+            check(&changes(&base, &current, 0.05), 0.05)
+        };
+        assert_eq!(result(1_040.0), Ok(()));
+        let message = "worse by more than 5 %: instructions/tell (-6.0 %)";
+        assert_eq!(result(1_060.0), Err(TaskError::new(message)));
+    }
+
+    #[test]
+    fn a_different_toolchain_is_reported() {
+        let with = |rustc: &str| {
+            let mut results = results(Better::Lower, 1.0, &[]);
+            results.environment.insert("rustc".to_owned(), rustc.to_owned());
+            results
+        };
+        assert_eq!(differences(&with("1.95.0"), &with("1.95.0")), [""; 0]);
+        assert_eq!(
+            differences(&with("1.95.0"), &with("1.96.0")),
+            ["rustc differs, which changes counts: 1.95.0 before, 1.96.0 now"]
+        );
     }
 
     #[test]
