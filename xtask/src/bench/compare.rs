@@ -155,17 +155,20 @@ pub(super) fn summary(changes: &[Change]) -> String {
 
 fn table(changes: &[Change]) -> String {
     let width = changes.iter().map(|change| change.name.chars().count()).max().unwrap_or(0).max(3);
+    let largest = changes.iter().flat_map(|change| [change.base, change.current]).fold(0.0, f64::max);
+    let number = format!("{largest:.3}").len().max(8);
     let mut text = format!(
-        "| {:width$} | {:>8} | {:>8} | {:>8} | {:>7} | verdict |\n",
+        "| {:width$} | {:>number$} | {:>number$} | {:>8} | {:>7} | verdict |\n",
         "row", "base", "current", "change", "noise"
     );
-    text += &format!("| {} | -------: | -------: | -------: | ------: | ------- |\n", "-".repeat(width));
+    let rule = "-".repeat(number - 1);
+    text += &format!("| {} | {rule}: | {rule}: | -------: | ------: | ------- |\n", "-".repeat(width));
     for Change { name, base, current, gain, noise, verdict } in changes {
         let noise = noise.map_or(String::new(), |noise| format!("{:.1} %", noise * 100.0));
         let gain = format!("{:+.1} %", gain * 100.0);
         let verdict = verdict.to_string();
         text += &format!(
-            "| {name:width$} | {base:8.3} | {current:8.3} | {gain:>8} | {noise:>7} | {verdict:7} |\n"
+            "| {name:width$} | {base:number$.3} | {current:number$.3} | {gain:>8} | {noise:>7} | {verdict:7} |\n"
         );
     }
     text
@@ -274,6 +277,15 @@ mod tests {
 | ----------- | -------: | -------: | -------: | ------: | ------- |
 | a/x (again) |    1.000 |    1.010 |   +1.0 % |   1.0 % | A/A     |
 | a/y         |    2.000 |    1.500 |  -25.0 % |   1.0 % | worse   |
+"
+        );
+        let counts = |count: f64| results(Better::Lower, 1.0, &[("memory/worker", [count; 3])]);
+        assert_eq!(
+            table(&changes(&counts(121_300.0), &counts(9.0), 0.05)),
+            "\
+| row           |       base |    current |   change |   noise | verdict |
+| ------------- | ---------: | ---------: | -------: | ------: | ------- |
+| memory/worker | 121300.000 |      9.000 | +100.0 % |         | better  |
 "
         );
     }

@@ -29,8 +29,8 @@ pub(super) const CASES: &[CostCase] = &[
     memory("dead-letter", ACTORS, "stored dead letter, without its message", dead_letter),
     memory("label", ACTORS, "possible label of actors, with one worker", label),
     memory("label-2-workers", ACTORS, "possible label of actors, with two workers", label_on_two_workers),
-    memory("worker", 64, "running worker, with 256 possible labels", worker),
-    memory("system", 64, "system without actors: 1 of 64 workers, 256 possible labels", system),
+    memory("worker", 64, "running worker with its queue, 256 possible labels", worker),
+    memory("system", 64, "system without actors: one of 64 possible workers, 256 possible labels", system),
 ];
 
 const fn memory(name: &'static str, count: u32, about: &'static str, run: fn(u32)) -> CostCase {
