@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use evenkeel_actor::guardian::{Backoff, Supervision};
 use evenkeel_actor::{
-    Actor, ActorError, ActorSystemConfig, Context, Flow, HandlerResult, MailboxOptions, OverflowStrategy,
-    Props, Repeat, Signal, StopMode, TimerId,
+    Actor, ActorError, ActorRef, ActorSystemConfig, Context, Flow, HandlerResult, MailboxOptions,
+    OverflowStrategy, Props, Repeat, Signal, StopMode, TimerId,
 };
 
-use super::{CostCase, CostKind, Count, Counter, CounterMessage, Rig, yield_now};
+use super::{CostCase, CostKind, Count, CounterMessage, Rig, yield_now};
 
 pub(super) const CASES: &[CostCase] = &[
-    instructions("tell", 8_192, "tell, one message per run of the actor", tell),
-    instructions("tell-burst", 8_192, "tell, 64 messages per run", tell_burst),
-    instructions("tell-fan", 8_192, "tell, one message to each of 64 actors", tell_fan),
+    instructions("tell", 8_192, "tell between two actors in turn, one message per run", tell),
+    instructions("tell-burst", 8_192, "tell from a task, 64 messages per run", tell_burst),
+    instructions("tell-fan", 8_192, "tell from a task, one message to each of 64 actors", tell_fan),
     instructions("ask", 8_192, "ask, from a task on the same worker", ask),
     instructions(
         "ask-outside",
@@ -27,9 +27,9 @@ pub(super) const CASES: &[CostCase] = &[
     instructions("await", 8_192, "future that yields once, and the message that is its output", await_future),
     instructions("stash", 8_192, "message that is stashed and unstashed", stash),
     instructions("timer", 8_192, "timer of an actor, set and fired, 1024 per tick", timer),
-    instructions("spawn-stop", 4_096, "spawn and stop", spawn_stop),
-    instructions("child", 4_096, "spawn and stop of a child, with the signal to its parent", child),
-    instructions("restart", 4_096, "failure and restart", restart),
+    instructions("spawn-stop", 4_096, "spawn, start and stop", spawn_stop),
+    instructions("child", 4_096, "spawn, start and stop of a child, with the signal to its parent", child),
+    instructions("restart", 4_096, "message, failure and restart", restart),
     instructions("dead-letter", 4_096, "tell to a stopped actor", dead_letter),
 ];
 
@@ -39,16 +39,37 @@ const fn instructions(name: &'static str, count: u32, about: &'static str, run: 
 
 const BURST: u32 = 64;
 
+/// Answers each message with a message.
+struct Player {
+    count: Count,
+    left: u32,
+}
+
+/// A message with the address of its sender.
+struct Ball(ActorRef<Ball>);
+
+impl Actor for Player {
+    type Msg = Ball;
+
+    fn receive(&mut self, message: Ball, ctx: &mut Context<'_, Self>) -> HandlerResult<Ball> {
+        self.count.add_one();
+        self.left -= 1;
+        if self.left != 0 {
+            message.0.tell(Ball(ctx.me()));
+        }
+        Ok(Flow::Continue)
+    }
+}
+
 fn tell(messages: u32) {
     let rig = Rig::new();
     let count = Count::default();
-    let actor = rig.counter(&count, MailboxOptions::default());
-    rig.run_task(async move {
-        for _ in 0..messages {
-            actor.tell(CounterMessage::Add);
-            yield_now().await;
-        }
-    });
+    // Each handles half of the messages, and the second does not answer the last one.
+    let left = messages / 2;
+    let first = rig.spawn(Player { count: count.clone(), left: left + 1 });
+    let second = rig.spawn(Player { count: count.clone(), left });
+    first.tell(Ball(second));
+    rig.run();
     count.assert(messages);
 }
 
@@ -231,27 +252,6 @@ fn timer(firings: u32) {
     count.assert(firings);
 }
 
-fn spawn_stop(actors: u32) {
-    let rig = Rig::new();
-    let count = Count::default();
-    let system = rig.system.clone();
-    let handled = count.clone();
-    rig.run_task(async move {
-        let props = Props::of_values().build();
-        for _ in 0..actors {
-            let actor = system.spawn_value(Counter::new(&handled), &props).expect("the system runs");
-            yield_now().await;
-            actor.stop(StopMode::Now);
-            yield_now().await;
-        }
-    });
-    assert_eq!(rig.system.alive(), 0);
-    count.assert(0);
-}
-
-/// Spawns a child for each message.
-struct Parent(Count, Props<ShortLived>);
-
 /// Stops when it starts.
 struct ShortLived;
 
@@ -267,32 +267,61 @@ impl Actor for ShortLived {
     }
 }
 
+fn spawn_stop(actors: u32) {
+    let rig = Rig::new();
+    let count = Count::default();
+    let system = rig.system.clone();
+    let spawned = count.clone();
+    rig.run_task(async move {
+        let props = Props::of_values().build();
+        for _ in 0..actors / BURST {
+            for _ in 0..BURST {
+                system.spawn_value(ShortLived, &props).expect("the system runs");
+                spawned.add_one();
+            }
+            yield_now().await;
+        }
+    });
+    count.assert(actors);
+    assert_eq!(rig.system.alive(), 0);
+}
+
+/// Spawns one child after another.
+struct Parent {
+    count: Count,
+    left: u32,
+    children: Props<ShortLived>,
+}
+
+impl Parent {
+    fn spawn_child(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
+        self.left -= 1;
+        let child = ctx.spawn_value(ShortLived, &self.children);
+        child.map(|_| Flow::Continue).map_err(|error| ActorError::new(error.to_string()))
+    }
+}
+
 impl Actor for Parent {
     type Msg = ();
 
-    fn receive(&mut self, _: (), ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
-        let child = ctx.spawn_value(ShortLived, &self.1);
-        child.map(|_| Flow::Continue).map_err(|error| ActorError::new(error.to_string()))
+    fn started(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
+        self.spawn_child(ctx)
     }
 
-    fn signal(&mut self, signal: Signal, _: &mut Context<'_, Self>) -> HandlerResult<()> {
-        if matches!(signal, Signal::Terminated { .. }) {
-            self.0.add_one();
-        }
+    fn receive(&mut self, _: (), _: &mut Context<'_, Self>) -> HandlerResult<()> {
         Ok(Flow::Continue)
+    }
+
+    fn signal(&mut self, _: Signal, ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
+        self.count.add_one();
+        if self.left == 0 { Ok(Flow::Continue) } else { self.spawn_child(ctx) }
     }
 }
 
 fn child(children: u32) {
     let rig = Rig::new();
     let count = Count::default();
-    let parent = rig.spawn(Parent(count.clone(), Props::of_values().build()));
-    rig.run_task(async move {
-        for _ in 0..children {
-            parent.tell(());
-            yield_now().await;
-        }
-    });
+    rig.spawn(Parent { count: count.clone(), left: children, children: Props::of_values().build() });
     count.assert(children);
 }
 
@@ -325,12 +354,8 @@ fn restart(failures: u32) {
     let actor = rig.system.spawn(&props.build()).expect("the system runs");
     for sent in (0..failures).step_by(FAILURES as usize) {
         let actor = actor.clone();
-        rig.run_task(async move {
-            for _ in sent..failures.min(sent + FAILURES) {
-                actor.tell(());
-                yield_now().await;
-            }
-        });
+        let failures = FAILURES.min(failures - sent);
+        rig.run_task(async move { (0..failures).for_each(|_| actor.tell(())) });
         rig.runtime.advance(window * 2);
     }
     count.assert(failures + 1);
