@@ -16,7 +16,7 @@ use crate::process::{Cmd, RunOutcome};
 use crate::tools::{self, Tool};
 use massif::Component;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// Count instructions per message and bytes per actor, and compare them with the stored baseline
@@ -190,31 +190,31 @@ fn write(path: &str, text: &str) -> Result<(), TaskError> {
 
 /// Fails if a count is worse than the baseline by more than the threshold, or is no longer measured.
 fn compare_with_baseline() -> Result<(), TaskError> {
-    let base = PathBuf::from(BASELINE);
-    let current = PathBuf::from(CURRENT);
     println!("\n$ cargo xtask bench compare {BASELINE} {CURRENT} --threshold {THRESHOLD}");
-    let with_hint = |error: TaskError| {
+    let base = Results::read(Path::new(BASELINE))?;
+    let current = Results::read(Path::new(CURRENT))?;
+    check(&base, &current).map_err(|error| {
         TaskError::new(format!("{error}\nif this is intended, store the new counts: {RENEW}"))
-    };
-    let changes = compare::print_changes(&base, &current, THRESHOLD).map_err(with_hint)?;
-    compare::check(&changes, THRESHOLD).map_err(with_hint)?;
-    let missing = missing(&Results::read(&base)?, &Results::read(&current)?);
+    })
+}
+
+fn check(base: &Results, current: &Results) -> Result<(), TaskError> {
+    let changes = compare::print_changes(base, current, THRESHOLD)?;
+    compare::check(&changes, THRESHOLD)?;
+    // Otherwise nothing would guard their costs.
+    let missing: Vec<_> = base.missing_in(current).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    Err(with_hint(TaskError::new(format!("no longer measured: {}", missing.join(", ")))))
-}
-
-/// Returns the rows of the baseline that were not measured: without them, nothing would guard their costs.
-fn missing(base: &Results, current: &Results) -> Vec<String> {
-    base.missing_in(current).map(str::to_owned).collect()
+    Err(TaskError::new(format!("no longer measured: {}", missing.join(", "))))
 }
 
 /// Replaces the stored baseline.
 fn renew() -> Result<(), TaskError> {
     if Path::new(BASELINE).exists() {
         println!("\nThe previous baseline, and the new one:");
-        let changes = compare::print_changes(Path::new(BASELINE), Path::new(CURRENT), THRESHOLD)?;
+        let base = Results::read(Path::new(BASELINE))?;
+        let changes = compare::print_changes(&base, &Results::read(Path::new(CURRENT))?, THRESHOLD)?;
         println!("{}", compare::summary(&changes));
     }
     let text = fs::read_to_string(CURRENT).map_err(|error| TaskError::new(format!("{CURRENT}: {error}")))?;
@@ -226,6 +226,28 @@ fn renew() -> Result<(), TaskError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_count_may_be_4_percent_above_the_baseline_but_neither_6_nor_missing() {
+        let counts = |tell: f64, others: &str| {
+            let rows = format!(r#"[{{ "name": "instructions/tell", "count": {tell} }}{others}]"#);
+            Results::parse(&format!(r#"{{ "better": "lower", "rounds": 1, "rows": {rows} }}"#)).unwrap()
+        };
+        let idle = r#", { "name": "memory/idle", "count": 240 }"#;
+        let result = |current| check(&counts(1_000.0, idle), &current).map_err(|error| error.to_string());
+        assert_eq!(result(counts(1_040.0, idle)), Ok(()));
+        let worse = "worse by more than 5 %: instructions/tell (-6.0 %)";
+        assert_eq!(result(counts(1_060.0, idle)), Err(worse.to_owned()));
+        assert_eq!(result(counts(1_000.0, "")), Err("no longer measured: memory/idle".to_owned()));
+    }
+
+    #[test]
+    fn the_stored_baseline_is_valid() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(BASELINE);
+        let baseline = Results::read(&path).unwrap();
+        assert!(baseline.environment.keys().map(String::as_str).eq(["libc", "rustc", "target", "valgrind"]));
+        assert!(["instructions/tell", "memory/idle/cell"].iter().all(|row| baseline.find(row).is_some()));
+    }
 
     #[test]
     fn the_list_of_cases_is_parsed() {

@@ -7,7 +7,7 @@
 use super::results::{Better, Results, Row};
 use crate::error::TaskError;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Compare two result files, row by row, and fail if a row became worse
 #[derive(Debug, PartialEq, clap::Args)]
@@ -30,25 +30,28 @@ fn parse_threshold(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn run(args: &CompareArgs) -> Result<(), TaskError> {
-    check(&print_changes(&args.base, &args.current, args.threshold)?, args.threshold)
+    let base = Results::read(&args.base)?;
+    let current = Results::read(&args.current)?;
+    check(&print_changes(&base, &current, args.threshold)?, args.threshold)
 }
 
-/// Prints how each row changed, and what makes the two files hard to compare.
-pub(super) fn print_changes(base: &Path, current: &Path, threshold: f64) -> Result<Vec<Change>, TaskError> {
-    let before = Results::read(base)?;
-    let after = Results::read(current)?;
-    if before.better != after.better {
+/// Prints how each row changed, and what makes the two results hard to compare.
+pub(super) fn print_changes(
+    base: &Results,
+    current: &Results,
+    threshold: f64,
+) -> Result<Vec<Change>, TaskError> {
+    if base.better != current.better {
         return Err(TaskError::new("the two files are results of different suites"));
     }
-    let changes = changes(&before, &after, threshold);
+    let changes = changes(base, current, threshold);
     if changes.is_empty() {
         return Err(TaskError::new("the two files have no row in common"));
     }
     print!("{}", table(&changes));
-    for (these, others, file) in [(&before, &after, current), (&after, &before, base)] {
-        these.missing_in(others).for_each(|name| println!("{name} is not in {}", file.display()));
-    }
-    differences(&before, &after).iter().for_each(|difference| println!("{difference}"));
+    base.missing_in(current).for_each(|name| println!("{name} is only in the base"));
+    current.missing_in(base).for_each(|name| println!("{name} is only in the current result"));
+    differences(base, current).iter().for_each(|difference| println!("{difference}"));
     Ok(changes)
 }
 
