@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measures performance, one suite at a time, and compares two results.
 
+mod actor_costs;
 mod compare;
 mod results;
 
@@ -14,6 +15,7 @@ use clap::Subcommand;
 #[command(after_help = "\
 Examples:
   cargo xtask bench micro               measure every decision of evenkeel-policy
+  cargo xtask bench actor-costs         count instructions per message and bytes per actor
   cargo xtask bench llm -- --help       print the options of a suite
   cargo xtask bench llm -- --rounds 3   run a suite with options of its own
   cargo xtask bench queue -- engine     measure the queue without a network
@@ -33,6 +35,7 @@ pub(crate) enum Suite {
     Micro(PassThrough),
     /// Compare actor runtimes
     Actor(PassThrough),
+    ActorCosts(actor_costs::ActorCostsArgs),
     /// Compare the LLM API with other proxies
     Llm(PassThrough),
     /// Compare the queue with other durable queues
@@ -67,6 +70,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), TaskError> {
     match &args.suite {
         Suite::Micro(args) => run_micro(&args.suite_args()),
         Suite::Actor(args) => run_actor(&args.suite_args()),
+        Suite::ActorCosts(args) => actor_costs::run(args),
         Suite::Llm(args) => run_llm(&args.suite_args()),
         Suite::Queue(args) => run_queue(&args.suite_args()),
         Suite::Sql(args) => run_sql(&args.suite_args()),
@@ -78,6 +82,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), TaskError> {
 /// Runs the suite in release mode.
 pub(crate) fn run_micro(args: &[String]) -> Result<(), TaskError> {
     Cmd::cargo("run --release --locked --package evenkeel-bench --bin micro --").args(args).run()
+}
+
+/// Counts the costs of the actor runtime and compares them with the stored baseline.
+pub(crate) fn run_actor_costs() -> Result<(), TaskError> {
+    actor_costs::run(&actor_costs::ActorCostsArgs::default())
 }
 
 const ERLANG: Tool = Tool::DebianPackage { program: "erl", package: "erlang-base" };

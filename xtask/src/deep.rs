@@ -29,6 +29,11 @@ const STAGES: &[Stage] = &[
     Stage { name: "soak", about: "run the simulator's tests with 200 seeds each", run: soak },
     Stage { name: "coverage", about: "measure the test coverage of the actor runtime", run: coverage },
     Stage { name: "mutants", about: "mutate evenkeel-policy and check that a test fails", run: mutants },
+    Stage {
+        name: "actor",
+        about: "count instructions per message and bytes per actor, at most 5 % above the baseline",
+        run: bench::run_actor_costs,
+    },
     Stage { name: "bench", about: "measure the decisions of evenkeel-policy", run: || bench::run_micro(&[]) },
 ];
 

@@ -1,7 +1,8 @@
 //! `cargo xtask bench compare`: fails if a row became worse by more than a threshold.
 //!
-//! It compares ratios to the baseline of the same round, never times, so the two files may come from different
-//! hours or machines. If two runs of the baseline differ by more than the threshold, a loss counts as noise.
+//! It compares ratios to the baseline of the same round, or exact counts of instructions and bytes, never times, so the
+//! two files may come from different hours or machines. If two runs of the baseline differ by more than the threshold, a
+//! loss counts as noise. Counts depend on the toolchain, so a difference of toolchains is reported.
 
 use super::results::{Better, Results, Row};
 use crate::error::TaskError;
@@ -31,24 +32,42 @@ fn parse_threshold(text: &str) -> Result<f64, String> {
 pub(super) fn run(args: &CompareArgs) -> Result<(), TaskError> {
     let base = Results::read(&args.base)?;
     let current = Results::read(&args.current)?;
+    check(&print_changes(&base, &current, args.threshold)?, args.threshold)
+}
+
+/// Prints how each row changed, and what makes the two results hard to compare.
+pub(super) fn print_changes(
+    base: &Results,
+    current: &Results,
+    threshold: f64,
+) -> Result<Vec<Change>, TaskError> {
     if base.better != current.better {
         return Err(TaskError::new("the two files are results of different suites"));
     }
-    let changes = changes(&base, &current, args.threshold);
+    let changes = changes(base, current, threshold);
     if changes.is_empty() {
         return Err(TaskError::new("the two files have no row in common"));
     }
     print!("{}", table(&changes));
-    for (these, others, file) in [(&base, &current, &args.current), (&current, &base, &args.base)] {
-        let missing = these.rows.iter().filter(|row| others.find(&row.name).is_none());
-        missing.for_each(|row| println!("{} is not in {}", row.name, file.display()));
-    }
-    check(&changes, args.threshold)
+    base.missing_in(current).for_each(|name| println!("{name} is only in the base"));
+    current.missing_in(base).for_each(|name| println!("{name} is only in the current result"));
+    differences(base, current).iter().for_each(|difference| println!("{difference}"));
+    Ok(changes)
+}
+
+/// Describes the tools whose versions differ.
+fn differences(base: &Results, current: &Results) -> Vec<String> {
+    let describe = |(tool, before): (&String, &String)| {
+        let after = current.environment.get(tool)?;
+        let differs = before != after;
+        differs.then(|| format!("{tool} differs, which changes counts: {before} before, {after} now"))
+    };
+    base.environment.iter().filter_map(describe).collect()
 }
 
 /// The change of a row that is in both files.
 #[derive(Debug, PartialEq)]
-struct Change {
+pub(super) struct Change {
     name: String,
     base: f64,
     current: f64,
@@ -114,7 +133,7 @@ fn decide(gain: f64, noise: Option<f64>, threshold: f64) -> Verdict {
 }
 
 /// Fails if a row became worse.
-fn check(changes: &[Change], threshold: f64) -> Result<(), TaskError> {
+pub(super) fn check(changes: &[Change], threshold: f64) -> Result<(), TaskError> {
     let worse: Vec<_> = changes
         .iter()
         .filter(|change| change.verdict == Verdict::Worse)
@@ -126,19 +145,33 @@ fn check(changes: &[Change], threshold: f64) -> Result<(), TaskError> {
     Err(TaskError::new(format!("worse by more than {} %: {}", threshold * 100.0, worse.join(", "))))
 }
 
+/// Counts the rows that changed by more than the threshold.
+pub(super) fn summary(changes: &[Change]) -> String {
+    let count = |verdict| changes.iter().filter(|change| change.verdict == verdict).count();
+    format!(
+        "{} rows better, {} worse, {} the same",
+        count(Verdict::Better),
+        count(Verdict::Worse),
+        count(Verdict::Same)
+    )
+}
+
 fn table(changes: &[Change]) -> String {
     let width = changes.iter().map(|change| change.name.chars().count()).max().unwrap_or(0).max(3);
+    let largest = changes.iter().flat_map(|change| [change.base, change.current]).fold(0.0, f64::max);
+    let number = format!("{largest:.3}").len().max(8);
     let mut text = format!(
-        "| {:width$} | {:>8} | {:>8} | {:>8} | {:>7} | verdict |\n",
+        "| {:width$} | {:>number$} | {:>number$} | {:>8} | {:>7} | verdict |\n",
         "row", "base", "current", "change", "noise"
     );
-    text += &format!("| {} | -------: | -------: | -------: | ------: | ------- |\n", "-".repeat(width));
+    let rule = "-".repeat(number - 1);
+    text += &format!("| {} | {rule}: | {rule}: | -------: | ------: | ------- |\n", "-".repeat(width));
     for Change { name, base, current, gain, noise, verdict } in changes {
         let noise = noise.map_or(String::new(), |noise| format!("{:.1} %", noise * 100.0));
         let gain = format!("{:+.1} %", gain * 100.0);
         let verdict = verdict.to_string();
         text += &format!(
-            "| {name:width$} | {base:8.3} | {current:8.3} | {gain:>8} | {noise:>7} | {verdict:7} |\n"
+            "| {name:width$} | {base:number$.3} | {current:number$.3} | {gain:>8} | {noise:>7} | {verdict:7} |\n"
         );
     }
     text
@@ -191,6 +224,32 @@ mod tests {
     }
 
     #[test]
+    fn a_count_that_grows_by_4_percent_passes_and_by_6_percent_fails() {
+        let result = |count: f64| {
+            let base = results(Better::Lower, 1.0, &[("instructions/tell", [1_000.0; 3])]);
+            let current = results(Better::Lower, 1.0, &[("instructions/tell", [count; 3])]);
+            check(&changes(&base, &current, 0.05), 0.05)
+        };
+        assert_eq!(result(1_040.0), Ok(()));
+        let message = "worse by more than 5 %: instructions/tell (-6.0 %)";
+        assert_eq!(result(1_060.0), Err(TaskError::new(message)));
+    }
+
+    #[test]
+    fn a_different_toolchain_is_reported() {
+        let with = |rustc: &str| {
+            let mut results = results(Better::Lower, 1.0, &[]);
+            results.environment.insert("rustc".to_owned(), rustc.to_owned());
+            results
+        };
+        assert_eq!(differences(&with("1.95.0"), &with("1.95.0")), [""; 0]);
+        assert_eq!(
+            differences(&with("1.95.0"), &with("1.96.0")),
+            ["rustc differs, which changes counts: 1.95.0 before, 1.96.0 now"]
+        );
+    }
+
+    #[test]
     fn the_error_lists_every_row_that_became_worse() {
         let base = results(Better::Higher, 7.0, &[("a/x", [2.0; 3]), ("a/y", [2.0; 3]), ("b/x", [2.0; 3])]);
         let current =
@@ -221,6 +280,15 @@ mod tests {
 | ----------- | -------: | -------: | -------: | ------: | ------- |
 | a/x (again) |    1.000 |    1.010 |   +1.0 % |   1.0 % | A/A     |
 | a/y         |    2.000 |    1.500 |  -25.0 % |   1.0 % | worse   |
+"
+        );
+        let counts = |count: f64| results(Better::Lower, 1.0, &[("memory/worker", [count; 3])]);
+        assert_eq!(
+            table(&changes(&counts(121_300.0), &counts(9.0), 0.05)),
+            "\
+| row           |       base |    current |   change |   noise | verdict |
+| ------------- | ---------: | ---------: | -------: | ------: | ------- |
+| memory/worker | 121300.000 |      9.000 | +100.0 % |         | better  |
 "
         );
     }

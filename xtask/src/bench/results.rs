@@ -2,6 +2,7 @@
 
 use crate::error::TaskError;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
 
@@ -10,17 +11,20 @@ use std::path::Path;
 pub(super) struct Results {
     pub(super) better: Better,
     rounds: f64,
+    /// The tools on which exact counts depend, with their versions; empty for other suites.
+    pub(super) environment: BTreeMap<String, String>,
     pub(super) rows: Vec<Row>,
 }
 
-/// The direction in which a ratio improves.
+/// The direction in which a row improves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Better {
     Higher,
     Lower,
 }
 
-/// A contender's ratio to the baseline of its group, with its quartiles.
+/// A contender's ratio to the baseline of its group, with its quartiles; or an exact count, which is compared the same
+/// way.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
     /// `group/contender`.
@@ -48,7 +52,7 @@ impl Results {
         Self::parse(&text).map_err(|message| task_error(&message))
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
         let value: Value = serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}"))?;
         let better = match value.get("better").map(Value::as_str) {
             // `micro` writes times, so lower is better, but its output has no field for that.
@@ -62,11 +66,17 @@ impl Results {
         let rows = value["rows"].as_array().ok_or("the list `rows` is missing")?;
         let rows: Result<Vec<_>, _> =
             rows.iter().enumerate().map(|(index, row)| parse_row(index, row)).collect();
-        Ok(Self { better, rounds, rows: rows? })
+        Ok(Self { better, rounds, environment: parse_environment(&value["environment"]), rows: rows? })
     }
 
     pub(super) fn find(&self, name: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.name == name)
+    }
+
+    /// Returns the names of the rows that other results lack.
+    pub(super) fn missing_in<'a>(&'a self, others: &'a Self) -> impl Iterator<Item = &'a str> {
+        let names = self.rows.iter().map(|row| row.name.as_str());
+        names.filter(|name| others.find(name).is_none())
     }
 
     /// Returns the relative difference between two runs of a group's baseline; `None` if it did not run twice.
@@ -86,12 +96,16 @@ fn parse_row(index: usize, row: &Value) -> Result<Row, String> {
         let number = row[key].as_f64().filter(|number| 0.0 < *number);
         number.ok_or_else(|| format!("`{key}` of row `{name}` must be a number above 0"))
     };
-    Ok(Row {
-        name: name.to_owned(),
-        ratio: number("ratio")?,
-        lower: number("ratio_lower")?,
-        upper: number("ratio_upper")?,
-    })
+    let [ratio, lower, upper] = match row.get("count") {
+        Some(_) => [number("count")?; 3],
+        None => [number("ratio")?, number("ratio_lower")?, number("ratio_upper")?],
+    };
+    Ok(Row { name: name.to_owned(), ratio, lower, upper })
+}
+
+fn parse_environment(value: &Value) -> BTreeMap<String, String> {
+    let entries = value.as_object().into_iter().flatten();
+    entries.filter_map(|(tool, version)| Some((tool.clone(), version.as_str()?.to_owned()))).collect()
 }
 
 #[cfg(test)]
@@ -121,6 +135,18 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn exact_counts_are_read_with_their_environment() {
+        let text = r#"{ "better": "lower", "rounds": 1, "environment": { "rustc": "1.95.0" },
+            "rows": [{ "name": "instructions/tell", "count": 121.5 }] }"#;
+        let results = Results::parse(text).unwrap();
+        assert_eq!(
+            results.find("instructions/tell").map(|row| [row.lower, row.ratio, row.upper]),
+            Some([121.5; 3])
+        );
+        assert_eq!(results.environment, BTreeMap::from([("rustc".to_owned(), "1.95.0".to_owned())]));
+    }
+
+    #[test]
     fn noise_is_the_larger_of_the_medians_distance_from_1_and_its_standard_error() {
         let spread = results(Better::Higher, 4.0, &[("a/b again", [0.8, 1.01, 1.2])]);
         assert!((spread.noise("a").unwrap() - 0.186).abs() < 1e-9, "{spread:?}");
@@ -140,6 +166,10 @@ pub(super) mod tests {
             (r#"{"rounds": 7}"#, "the list `rows` is missing"),
             (r#"{"rounds": 7, "better": 1}"#, "`better` must be \"higher\" or \"lower\""),
             (r#"{"rounds": 7, "rows": [{}]}"#, "row 1 has no `name`"),
+            (
+                r#"{"rounds": 7, "rows": [{"name": "a/b", "count": 0}]}"#,
+                "`count` of row `a/b` must be a number above 0",
+            ),
             (r#"{"rounds": 7, "rows": [{"name": "a/b"}]}"#, "`ratio` of row `a/b` must be a number above 0"),
             (
                 r#"{"rounds": 7, "rows": [{"name": "a/b", "ratio": -1}]}"#,
@@ -164,6 +194,6 @@ pub(super) mod tests {
             lower: *lower,
             upper: *upper,
         };
-        Results { better, rounds, rows: rows.iter().map(row).collect() }
+        Results { better, rounds, environment: BTreeMap::new(), rows: rows.iter().map(row).collect() }
     }
 }

@@ -1,4 +1,4 @@
-//! The `micro` binary, run as a process.
+//! The binaries, run as processes.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -48,6 +48,20 @@ fn help_and_list_measure_nothing() {
     let list = micro(&["--list"]);
     assert!(String::from_utf8(list.stdout).unwrap().contains("\ndrr-pick/1000000-keys\n"));
     assert!(help.stderr.is_empty() && list.stderr.is_empty());
+}
+
+#[test]
+fn actor_costs_runs_a_listed_case_and_rejects_any_other() {
+    let list = actor_costs(&["--list"]);
+    assert!(String::from_utf8(list.stdout).unwrap().starts_with("instructions\ttell\t8192\t"));
+    assert_eq!(actor_costs(&["instructions", "tell", "64"]).status.code(), Some(0));
+    for args in [&["memory", "tell", "64"][..], &["instructions", "tell"], &[]] {
+        assert_eq!(actor_costs(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+fn actor_costs(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_actor-costs")).args(args).output().expect("built with this test")
 }
 
 fn micro(args: &[&str]) -> Output {
