@@ -106,6 +106,8 @@ mod trace;
 mod worker_local;
 
 #[cfg(not(loom))]
+pub use evenkeel_policy::time::Instant;
+#[cfg(not(loom))]
 pub use {
     actor::{Actor, Flow, HandlerResult, MessageFuture, Signal},
     actor_ref::{ASK_TIMEOUT, ActorRef, SendError, SendOutcome},
@@ -166,6 +168,8 @@ mod doc_tests {
         struct Blocking;
         #[doc = include_str!("../../../docs/actor/coming-from.md")]
         struct ComingFrom;
+        #[doc = include_str!("../../../docs/actor/custom-invoker.md")]
+        struct CustomInvoker;
         #[doc = include_str!("../../../docs/actor/operating.md")]
         struct Operating;
         #[doc = include_str!("../../../docs/actor/supervision.md")]

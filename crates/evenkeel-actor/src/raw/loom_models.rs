@@ -59,7 +59,7 @@ struct ModelCell {
     runner: UnsafeCell<RunnerState>,
 }
 
-/// How the runner takes user messages.
+/// Order in which the runner takes user messages.
 #[derive(Clone, Copy)]
 enum Dequeue {
     /// Like the runtime's invoker, in batches.

@@ -468,8 +468,8 @@ fn decision_text(decision: SupervisionDecision) -> String {
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
 /// Returns a point in virtual time.
-pub(crate) fn at_ms(ms: u64) -> evenkeel_policy::time::Instant {
-    evenkeel_policy::time::Instant::from_millis(ms)
+pub(crate) fn at_ms(ms: u64) -> Instant {
+    Instant::from_millis(ms)
 }
 
 /// Makes an actor spawn a child and runs until the child has started.

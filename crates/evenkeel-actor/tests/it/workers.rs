@@ -210,11 +210,11 @@ impl RuntimeHandle for LimitedRuntime {
         self.inner.spawn(task)
     }
 
-    fn now(&self) -> evenkeel_policy::time::Instant {
+    fn now(&self) -> Instant {
         self.inner.now()
     }
 
-    fn sleep_until(&self, at: evenkeel_policy::time::Instant) -> TaskFuture {
+    fn sleep_until(&self, at: Instant) -> TaskFuture {
         self.inner.sleep_until(at)
     }
 
