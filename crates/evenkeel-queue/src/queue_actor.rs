@@ -80,7 +80,7 @@ pub(crate) enum Msg {
     Prefetched(PrefetchRequest, Result<Vec<(MessageMeta, Payload)>, StoreError>),
     Purge(Reply<Result<(), Rejection>>),
     /// The store has purged everything before this message.
-    Purged(Result<Seq, StoreError>, Reply<Result<(), Rejection>>),
+    Purged(Result<(), StoreError>, Reply<Result<(), Rejection>>),
     /// The store has written a rule.
     RuleChanged(KeyId, Arc<str>, KeyRule),
     GetRule(Arc<str>, Reply<KeyRule>),
@@ -195,11 +195,11 @@ impl Actor for QueueActor {
             Msg::Prefetched(request, found) => self.on_prefetched(request, found),
             Msg::Purge(reply) => {
                 let self_ref = ctx.me();
-                let done = move |below| self_ref.tell(Msg::Purged(below, reply));
+                let done = move |purged| self_ref.tell(Msg::Purged(purged, reply));
                 self.store.purge(self.queue, Box::new(done));
             }
-            Msg::Purged(below, reply) => {
-                let purged = below.map(|below| self.state.clear(self.clock.now(), below));
+            Msg::Purged(purged, reply) => {
+                let purged = purged.map(|()| self.state.clear(self.clock.now()));
                 respond(reply, purged.map_err(Rejection::Store));
             }
             Msg::RuleChanged(key, name, rule) => self.state.set_rule(self.clock.now(), key, &name, rule),

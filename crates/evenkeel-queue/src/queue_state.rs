@@ -35,7 +35,7 @@ use crate::rule::KeyRule;
 use crate::settings::{CostMode, QueueSettings};
 use crate::time::UnixMillis;
 use expiry::ExpiryIndex;
-use invisible::{InvisibleMessage, InvisibleMessages, InvisibleState};
+use invisible::{InvisibleCounts, InvisibleMessage, InvisibleMessages, InvisibleState};
 use key_queue::{KeyQueue, MessageEntry};
 use schedule::Schedule;
 use stats::DeliveryStats;
@@ -327,13 +327,13 @@ impl QueueState {
         self.schedule.has_idle(now)
     }
 
-    /// Drops every message before `below`, which is every appended message; rules stay.
-    pub fn clear(&mut self, now: UnixMillis, below: Seq) {
+    /// Drops every message; rules stay.
+    pub fn clear(&mut self, now: UnixMillis) {
         self.now = now;
         self.invisible.clear();
         self.expiry.clear();
         self.bytes = 0;
-        self.schedule.clear(now, below);
+        self.schedule.clear(now);
     }
 
     /// Updates the key's scheduling state and its entry in the expiry index, after its ready messages changed.
@@ -353,13 +353,7 @@ impl QueueState {
     /// Adds a message to the invisible ones and updates the counters of its key.
     fn hide(&mut self, index: Key, entry: MessageEntry, state: InvisibleState) {
         let queue = self.schedule.key_mut(index);
-        match state {
-            InvisibleState::Leased { .. } => queue.in_flight += 1,
-            InvisibleState::Delayed { .. } => queue.delayed += 1,
-            InvisibleState::Exhausted { .. } => queue.exhausted += 1,
-            InvisibleState::Acking { .. } | InvisibleState::Moving => queue.removing += 1,
-            InvisibleState::Expired { .. } => queue.expiring += 1,
-        }
+        *queue.invisible_mut().of_mut(state) += 1;
         if state.is_unfinished() {
             queue.add_unfinished(entry.meta.seq);
         }
@@ -378,13 +372,7 @@ impl QueueState {
     fn reveal(&mut self, seq: Seq) -> Option<InvisibleMessage> {
         let message = self.invisible.remove(seq)?;
         let queue = self.schedule.key_mut(message.index);
-        match message.state {
-            InvisibleState::Leased { .. } => queue.in_flight -= 1,
-            InvisibleState::Delayed { .. } => queue.delayed -= 1,
-            InvisibleState::Exhausted { .. } => queue.exhausted -= 1,
-            InvisibleState::Acking { .. } | InvisibleState::Moving => queue.removing -= 1,
-            InvisibleState::Expired { .. } => queue.expiring -= 1,
-        }
+        *queue.invisible_mut().of_mut(message.state) -= 1;
         queue.remove_unfinished(seq);
         if message.state.is_outstanding() {
             self.schedule.count_outstanding(message.index, -1);
@@ -399,21 +387,14 @@ impl QueueState {
         self.audit_expiry()?;
         for (index, queue) in self.schedule.keys.iter() {
             let states = self.invisible.iter().filter(|message| message.index == index);
-            let mut counts = [0; 5];
+            let mut counts = InvisibleCounts::NONE;
             for message in states {
-                let counted = match message.state {
-                    InvisibleState::Leased { .. } => 0,
-                    InvisibleState::Delayed { .. } => 1,
-                    InvisibleState::Acking { .. } | InvisibleState::Moving => 2,
-                    InvisibleState::Expired { .. } => 3,
-                    InvisibleState::Exhausted { .. } => 4,
-                };
-                counts[counted] += 1;
+                *counts.of_mut(message.state) += 1;
                 if queue.ready().any(|entry| entry.meta.seq == message.entry.meta.seq) {
                     return Err(format!("{:?} is ready and {:?}", message.entry.meta, message.state));
                 }
             }
-            let counters = [queue.in_flight, queue.delayed, queue.removing, queue.expiring, queue.exhausted];
+            let counters = queue.invisible();
             if counts != counters {
                 return Err(format!("{}: counters are {counters:?}, counted {counts:?}", queue.name));
             }

@@ -58,10 +58,10 @@ pub trait Store: Send + Sync + 'static {
     /// Applies changes to messages atomically.
     fn commit(&self, commit: Commit, done: Completion<()>);
 
-    /// Deletes every message of a queue; returns the first sequence number that is kept.
+    /// Deletes every message of a queue.
     ///
     /// Messages appended after the purge reach the listener after `done` has run.
-    fn purge(&self, queue: QueueId, done: Completion<Seq>);
+    fn purge(&self, queue: QueueId, done: Completion<()>);
 
     /// Replaces the rule of a key; creates the key if needed.
     fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Completion<KeyId>);

@@ -102,6 +102,34 @@ impl InvisibleState {
     }
 }
 
+/// Numbers of a key's invisible messages, by state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InvisibleCounts {
+    pub(super) in_flight: u64,
+    pub(super) delayed: u64,
+    /// Waiting for the move to the dead-letter queue.
+    pub(super) exhausted: u64,
+    /// Being acknowledged or moved.
+    pub(super) removing: u64,
+    /// Expired, with the delete not yet confirmed.
+    pub(super) expiring: u64,
+}
+
+impl InvisibleCounts {
+    pub(super) const NONE: Self = Self { in_flight: 0, delayed: 0, exhausted: 0, removing: 0, expiring: 0 };
+
+    /// Returns the number of messages in this state.
+    pub(super) fn of_mut(&mut self, state: InvisibleState) -> &mut u64 {
+        match state {
+            InvisibleState::Leased { .. } => &mut self.in_flight,
+            InvisibleState::Delayed { .. } => &mut self.delayed,
+            InvisibleState::Exhausted { .. } => &mut self.exhausted,
+            InvisibleState::Acking { .. } | InvisibleState::Moving => &mut self.removing,
+            InvisibleState::Expired { .. } => &mut self.expiring,
+        }
+    }
+}
+
 /// State of a message before its acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PriorState {

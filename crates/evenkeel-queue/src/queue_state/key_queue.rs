@@ -5,7 +5,7 @@
 //!
 //! Guarantees: messages come out in the order they were sent, redeliveries first.
 //! Limits: of the never-delivered messages at most one window is in memory, however long the backlog; the rest is a
-//! count and a cursor.
+//! count and a cursor. A key without messages has no [`Backlog`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use evenkeel_policy::weight::Weight;
 
 use super::DeliveryCount;
 use super::cost::ServiceTime;
+use super::invisible::InvisibleCounts;
 use super::limiter::KeyLimiters;
 use crate::id::{KeyId, Seq};
 use crate::message::{MessageMeta, Payload};
@@ -91,6 +92,63 @@ pub(super) struct FifoState {
     leased_last: Seq,
 }
 
+/// The messages of a key, of which the invisible ones are only counted.
+///
+/// Allocated for the key's first message and dropped when the key becomes idle.
+#[derive(Debug)]
+struct Backlog {
+    /// Prefetch window: never delivered, in order.
+    window: VecDeque<MessageEntry>,
+    /// To be redelivered, or delayed and due.
+    redeliveries: BTreeMap<Seq, MessageEntry>,
+    /// Ready messages after the cursor that are only on disk; excludes `skip`.
+    on_disk: u64,
+    /// The last message that entered the window or bypassed it.
+    cursor: Seq,
+    /// Messages after the cursor that a prefetch must skip: already delayed, in flight, or recovered.
+    skip: BTreeSet<Seq>,
+    /// Members of `skip` that are deleted, but that a prefetch under way may still return.
+    deleted: Vec<Seq>,
+    prefetch: PrefetchState,
+    /// Start of the wait for a prefetch, while nothing is in memory.
+    prefetch_since: Option<UnixMillis>,
+    invisible: InvisibleCounts,
+}
+
+/// The backlog of an idle key.
+static NO_BACKLOG: Backlog = Backlog::new();
+
+impl Backlog {
+    const fn new() -> Self {
+        Self {
+            window: VecDeque::new(),
+            redeliveries: BTreeMap::new(),
+            on_disk: 0,
+            cursor: Seq(0),
+            skip: BTreeSet::new(),
+            deleted: Vec::new(),
+            prefetch: PrefetchState::Idle,
+            prefetch_since: None,
+            invisible: InvisibleCounts::NONE,
+        }
+    }
+
+    /// Moves the cursor and removes the messages that it passes from `skip`; deleted ones would stay there forever.
+    fn advance_cursor(&mut self, seq: Seq) {
+        self.cursor = seq;
+        while self.skip.first().is_some_and(|skipped| *skipped <= seq) {
+            self.skip.pop_first();
+        }
+    }
+
+    fn end_prefetch(&mut self) {
+        self.prefetch = PrefetchState::Idle;
+        for deleted in self.deleted.drain(..) {
+            self.skip.remove(&deleted);
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct KeyQueue {
     pub(super) key: KeyId,
@@ -99,33 +157,11 @@ pub(super) struct KeyQueue {
     /// The weight in force, from a rule or from a message.
     pub(super) weight: Weight,
     pub(super) limiters: KeyLimiters,
-    /// Prefetch window: never delivered, in order.
-    window: VecDeque<MessageEntry>,
-    /// To be redelivered, or delayed and due.
-    redeliveries: BTreeMap<Seq, MessageEntry>,
-    /// Ready messages after the cursor that are only on disk; excludes `skip`.
-    on_disk: u64,
+    backlog: Option<Box<Backlog>>,
     /// Moving average of message sizes.
     size: u32,
-    /// The last message that entered the window or bypassed it.
-    cursor: Seq,
-    /// Messages after the cursor that a prefetch must skip: already delayed, in flight, or recovered.
-    skip: BTreeSet<Seq>,
-    /// Members of `skip` that are deleted, but that a prefetch under way may still return.
-    deleted: Vec<Seq>,
-    prefetch: PrefetchState,
     /// Time under which the expiry index lists this key; no ready message was sent earlier.
     pub(super) indexed_since: Option<UnixMillis>,
-    /// Start of the wait for a prefetch, while nothing is in memory.
-    pub(super) prefetch_since: Option<UnixMillis>,
-    pub(super) in_flight: u64,
-    pub(super) delayed: u64,
-    /// Waiting for the move to the dead-letter queue.
-    pub(super) exhausted: u64,
-    /// Being acknowledged or moved.
-    pub(super) removing: u64,
-    /// Expired, with the delete not yet confirmed.
-    pub(super) expiring: u64,
     pub(super) delivered: u64,
     pub(super) redelivered: u64,
     /// Wait times until the first delivery; allocated at the first one.
@@ -145,21 +181,9 @@ impl KeyQueue {
             tenant,
             weight,
             limiters: KeyLimiters::default(),
-            window: VecDeque::new(),
-            redeliveries: BTreeMap::new(),
-            on_disk: 0,
+            backlog: None,
             size: 0,
-            cursor: Seq(0),
-            skip: BTreeSet::new(),
-            deleted: Vec::new(),
-            prefetch: PrefetchState::Idle,
             indexed_since: None,
-            prefetch_since: None,
-            in_flight: 0,
-            delayed: 0,
-            exhausted: 0,
-            removing: 0,
-            expiring: 0,
             delivered: 0,
             redelivered: 0,
             waits: None,
@@ -167,6 +191,14 @@ impl KeyQueue {
             fifo: None,
             is_listed_idle: false,
         }
+    }
+
+    fn backlog(&self) -> &Backlog {
+        self.backlog.as_deref().unwrap_or(&NO_BACKLOG)
+    }
+
+    fn backlog_mut(&mut self) -> &mut Backlog {
+        self.backlog.get_or_insert_with(|| Box::new(Backlog::new()))
     }
 
     /// Returns how many messages the window may hold among `keys` keys.
@@ -181,43 +213,46 @@ impl KeyQueue {
     /// Appends a message; returns the entry if the window is full and the message stays on disk.
     pub(super) fn append(&mut self, entry: MessageEntry, window_len: usize) -> Option<MessageEntry> {
         self.record_size(entry.meta.size);
-        if self.on_disk == 0 && self.window.len() < window_len {
-            self.advance_cursor(entry.meta.seq);
-            self.window.push_back(entry);
+        let backlog = self.backlog_mut();
+        if backlog.on_disk == 0 && backlog.window.len() < window_len {
+            backlog.advance_cursor(entry.meta.seq);
+            backlog.window.push_back(entry);
             return None;
         }
-        self.on_disk += 1;
+        backlog.on_disk += 1;
         Some(entry)
     }
 
     /// Restores the key from the store: `count` messages from `first` on; those in `skip` have a delivery state.
     pub(super) fn resume(&mut self, first: Seq, count: u64, bytes: u64, skip: BTreeSet<Seq>) {
         self.size = u32::try_from(bytes / count.max(1)).unwrap_or(u32::MAX);
-        self.cursor = Seq(first.0.saturating_sub(1));
-        self.on_disk = count - skip.len() as u64;
-        self.skip = skip;
+        let backlog = self.backlog_mut();
+        backlog.cursor = Seq(first.0.saturating_sub(1));
+        backlog.on_disk = count - skip.len() as u64;
+        backlog.skip = skip;
     }
 
     /// Passes over an appended message that does not enter the window, such as a delayed one.
     pub(super) fn pass_over(&mut self, seq: Seq) {
-        if self.on_disk == 0 {
-            self.advance_cursor(seq);
+        let backlog = self.backlog_mut();
+        if backlog.on_disk == 0 {
+            backlog.advance_cursor(seq);
         } else {
-            self.skip.insert(seq);
+            backlog.skip.insert(seq);
         }
     }
 
     /// Puts a message before the window, to be delivered next.
     pub(super) fn requeue(&mut self, entry: MessageEntry) {
-        self.redeliveries.insert(entry.meta.seq, entry);
+        self.backlog_mut().redeliveries.insert(entry.meta.seq, entry);
     }
 
     pub(super) fn take_redelivery(&mut self, seq: Seq) -> Option<MessageEntry> {
-        self.redeliveries.remove(&seq)
+        self.backlog.as_mut()?.redeliveries.remove(&seq)
     }
 
     pub(super) fn redelivery(&self, seq: Seq) -> Option<&MessageEntry> {
-        self.redeliveries.get(&seq)
+        self.backlog().redeliveries.get(&seq)
     }
 
     /// Returns the next message without removing it.
@@ -231,19 +266,22 @@ impl KeyQueue {
 
     /// Removes and returns the next message.
     pub(super) fn pop(&mut self) -> Option<MessageEntry> {
-        if self.fifo.is_some() {
-            let head = self.head()?;
-            return self.redeliveries.remove(&head).or_else(|| self.window.pop_front());
-        }
-        self.redeliveries.pop_first().map(|(_, entry)| entry).or_else(|| self.window.pop_front())
+        let fifo_head = if self.fifo.is_some() { Some(self.head()?) } else { None };
+        let backlog = self.backlog.as_mut()?;
+        let redelivery = match fifo_head {
+            Some(head) => backlog.redeliveries.remove(&head),
+            None => backlog.redeliveries.pop_first().map(|(_, entry)| entry),
+        };
+        redelivery.or_else(|| backlog.window.pop_front())
     }
 
     /// Returns the next message in sending order; `None` while an earlier one may still be on disk only.
     fn head(&self) -> Option<Seq> {
-        let redelivery = self.redeliveries.first_key_value().map(|(seq, _)| *seq);
-        let window = self.window.front().map(|entry| entry.meta.seq);
+        let backlog = self.backlog();
+        let redelivery = backlog.redeliveries.first_key_value().map(|(seq, _)| *seq);
+        let window = backlog.window.front().map(|entry| entry.meta.seq);
         let head = redelivery.into_iter().chain(window).min()?;
-        (self.on_disk == 0 || head <= self.cursor).then_some(head)
+        (backlog.on_disk == 0 || head <= backlog.cursor).then_some(head)
     }
 
     /// Reports whether FIFO order blocks this key: a message before its next one is unfinished, unless `receive` leased
@@ -253,7 +291,7 @@ impl KeyQueue {
         // When this receive leased `leased_last`, it had leased all unfinished messages before that one too.
         let from = if fifo.leased_in == receive { Seq(fifo.leased_last.0 + 1) } else { Seq(0) };
         // Without a next message in memory, it is one of those after the cursor.
-        let next = self.head().unwrap_or(Seq(self.cursor.0 + 1));
+        let next = self.head().unwrap_or(Seq(self.cursor().0 + 1));
         from < next && fifo.unfinished.range(from..next).next().is_some()
     }
 
@@ -281,13 +319,15 @@ impl KeyQueue {
 
     /// Iterates over the ready messages in memory, in order of delivery.
     pub(super) fn ready(&self) -> impl Iterator<Item = &MessageEntry> {
-        self.redeliveries.values().chain(&self.window)
+        let backlog = self.backlog();
+        backlog.redeliveries.values().chain(&backlog.window)
     }
 
     /// Returns the first redelivery and the first of the window: no ready message that was sent here is older.
     pub(super) fn firsts(&self) -> impl Iterator<Item = &MessageMeta> {
-        let redelivery = self.redeliveries.first_key_value().map(|(_, entry)| entry);
-        redelivery.into_iter().chain(self.window.front()).map(|entry| &entry.meta)
+        let backlog = self.backlog();
+        let redelivery = backlog.redeliveries.first_key_value().map(|(_, entry)| entry);
+        redelivery.into_iter().chain(backlog.window.front()).map(|entry| &entry.meta)
     }
 
     /// Adds prefetched messages to the window; returns the bytes of the payloads it keeps.
@@ -295,16 +335,18 @@ impl KeyQueue {
         let mut payload_bytes = 0;
         for entry in found {
             let seq = entry.meta.seq;
-            if seq <= self.cursor {
+            let backlog = self.backlog_mut();
+            if seq <= backlog.cursor {
                 continue;
             }
-            let is_skipped = self.skip.contains(&seq);
-            self.advance_cursor(seq);
+            let is_skipped = backlog.skip.contains(&seq);
+            backlog.advance_cursor(seq);
             if !is_skipped {
-                self.record_size(entry.meta.size);
-                self.on_disk = self.on_disk.saturating_sub(1);
+                let size = entry.meta.size;
+                backlog.on_disk = backlog.on_disk.saturating_sub(1);
                 payload_bytes += entry.payload.as_ref().map_or(0, Payload::size);
-                self.window.push_back(entry);
+                backlog.window.push_back(entry);
+                self.record_size(size);
             }
         }
         self.end_prefetch();
@@ -313,53 +355,61 @@ impl KeyQueue {
 
     /// Reports whether the prefetch after `after` is the one under way.
     pub(super) fn awaits(&self, after: Seq) -> bool {
-        self.prefetch == PrefetchState::Requested { after }
+        self.backlog().prefetch == PrefetchState::Requested { after }
     }
 
     pub(super) fn begin_prefetch(&mut self) {
-        self.prefetch = PrefetchState::Requested { after: self.cursor };
+        let backlog = self.backlog_mut();
+        backlog.prefetch = PrefetchState::Requested { after: backlog.cursor };
     }
 
     pub(super) fn end_prefetch(&mut self) {
-        self.prefetch = PrefetchState::Idle;
-        for deleted in self.deleted.drain(..) {
-            self.skip.remove(&deleted);
+        if let Some(backlog) = &mut self.backlog {
+            backlog.end_prefetch();
         }
+    }
+
+    /// Returns when the key began to wait for its prefetch, with nothing in memory.
+    pub(super) fn prefetch_since(&self) -> Option<UnixMillis> {
+        self.backlog().prefetch_since
+    }
+
+    /// Updates [`prefetch_since`](Self::prefetch_since); reports whether a wait begins now.
+    pub(super) fn update_prefetch_wait(&mut self, now: UnixMillis) -> bool {
+        let waits_for_store = !self.is_ready() && self.on_disk_len() > 0;
+        let Some(backlog) = &mut self.backlog else { return false };
+        let since = backlog.prefetch_since.filter(|_| waits_for_store);
+        backlog.prefetch_since = waits_for_store.then(|| since.unwrap_or(now));
+        waits_for_store && since.is_none()
     }
 
     /// Drops a deleted message from `skip`, once no prefetch under way can return it.
     pub(super) fn forget_deleted(&mut self, seq: Seq) {
-        match self.prefetch {
-            PrefetchState::Requested { .. } if self.skip.contains(&seq) => self.deleted.push(seq),
-            PrefetchState::Requested { .. } | PrefetchState::Idle => drop(self.skip.remove(&seq)),
-        }
-    }
-
-    /// Moves the cursor and removes the messages that it passes from `skip`; deleted ones would stay there forever.
-    fn advance_cursor(&mut self, seq: Seq) {
-        self.cursor = seq;
-        while self.skip.first().is_some_and(|skipped| *skipped <= seq) {
-            self.skip.pop_first();
+        let Some(backlog) = &mut self.backlog else { return };
+        match backlog.prefetch {
+            PrefetchState::Requested { .. } if backlog.skip.contains(&seq) => backlog.deleted.push(seq),
+            PrefetchState::Requested { .. } | PrefetchState::Idle => drop(backlog.skip.remove(&seq)),
         }
     }
 
     /// Removes a ready message from anywhere in the key. The message must be in the store.
     pub(super) fn take_by_seq(&mut self, meta: MessageMeta) -> Option<MessageEntry> {
         let seq = meta.seq;
-        if let Some(entry) = self.redeliveries.remove(&seq) {
+        let backlog = self.backlog.as_mut()?;
+        if let Some(entry) = backlog.redeliveries.remove(&seq) {
             return Some(entry);
         }
-        if let Ok(index) = self.window.binary_search_by_key(&seq, |entry| entry.meta.seq) {
-            return self.window.remove(index);
+        if let Ok(index) = backlog.window.binary_search_by_key(&seq, |entry| entry.meta.seq) {
+            return backlog.window.remove(index);
         }
-        let is_on_disk = self.cursor < seq && self.on_disk > 0 && self.skip.insert(seq);
+        let is_on_disk = backlog.cursor < seq && backlog.on_disk > 0 && backlog.skip.insert(seq);
         is_on_disk.then(|| {
-            self.on_disk -= 1;
+            backlog.on_disk -= 1;
             // No ready message is left on disk, so the cursor moves past all skipped ones. A prefetch under way may
             // find its messages deleted, so its result is ignored.
-            if let Some(&last) = self.skip.last().filter(|_| self.on_disk == 0) {
-                self.advance_cursor(last);
-                self.end_prefetch();
+            if let Some(&last) = backlog.skip.last().filter(|_| backlog.on_disk == 0) {
+                backlog.advance_cursor(last);
+                backlog.end_prefetch();
             }
             MessageEntry::new(meta)
         })
@@ -367,24 +417,15 @@ impl KeyQueue {
 
     /// Reports whether a message is ready; of a message on disk, it is not checked that the message exists.
     pub(super) fn holds(&self, seq: Seq) -> bool {
-        let is_on_disk = self.cursor < seq && self.on_disk > 0 && !self.skip.contains(&seq);
+        let backlog = self.backlog();
+        let is_on_disk = backlog.cursor < seq && backlog.on_disk > 0 && !backlog.skip.contains(&seq);
         self.position(seq).is_some() || is_on_disk
     }
 
-    /// Removes everything; prefetched messages before `below` are ignored from now on.
-    pub(super) fn clear(&mut self, below: Seq) {
-        self.cursor = self.cursor.max(Seq(below.0.saturating_sub(1)));
-        self.redeliveries.clear();
-        self.window.clear();
-        self.skip.clear();
-        self.on_disk = 0;
-        self.end_prefetch();
+    /// Removes everything; the result of a prefetch under way is ignored.
+    pub(super) fn clear(&mut self) {
+        self.backlog = None;
         self.indexed_since = None;
-        self.in_flight = 0;
-        self.delayed = 0;
-        self.exhausted = 0;
-        self.removing = 0;
-        self.expiring = 0;
         if let Some(fifo) = &mut self.fifo {
             fifo.unfinished.clear();
         }
@@ -392,12 +433,13 @@ impl KeyQueue {
 
     /// Drops the on-disk backlog because the store does not have it; returns its length.
     pub(super) fn drop_on_disk(&mut self) -> u64 {
-        self.skip.clear();
-        core::mem::take(&mut self.on_disk)
+        let Some(backlog) = &mut self.backlog else { return 0 };
+        backlog.skip.clear();
+        core::mem::take(&mut backlog.on_disk)
     }
 
     pub(super) fn cursor(&self) -> Seq {
-        self.cursor
+        self.backlog().cursor
     }
 
     /// Reports whether a message in memory can be delivered.
@@ -405,60 +447,64 @@ impl KeyQueue {
         if self.fifo.is_some() {
             return self.head().is_some();
         }
-        !self.redeliveries.is_empty() || !self.window.is_empty()
+        self.in_memory() > 0
     }
 
     /// Returns how many messages to prefetch, once the window is less than half full.
     pub(super) fn prefetch_len(&self, window_len: usize) -> Option<usize> {
-        let is_wanted =
-            self.prefetch == PrefetchState::Idle && self.on_disk > 0 && self.window.len() < window_len / 2;
+        let Backlog { window, on_disk, skip, prefetch, .. } = self.backlog();
+        let is_wanted = *prefetch == PrefetchState::Idle && *on_disk > 0 && window.len() < window_len / 2;
         // The store also returns the messages to skip.
-        is_wanted.then(|| window_len - self.window.len() + self.skip.len().min(window_len))
+        is_wanted.then(|| window_len - window.len() + skip.len().min(window_len))
     }
 
     /// Returns the number of ready messages, in memory and on disk.
     pub(super) fn pending(&self) -> u64 {
-        self.in_memory() + self.on_disk
+        self.in_memory() + self.on_disk_len()
     }
 
     pub(super) fn on_disk_len(&self) -> u64 {
-        self.on_disk
+        self.backlog().on_disk
+    }
+
+    pub(super) fn invisible(&self) -> InvisibleCounts {
+        self.backlog().invisible
+    }
+
+    pub(super) fn invisible_mut(&mut self) -> &mut InvisibleCounts {
+        &mut self.backlog_mut().invisible
     }
 
     /// Returns the number of messages in flight, being acknowledged or being moved.
     pub(super) fn outstanding(&self) -> u64 {
-        self.in_flight + self.removing
+        let InvisibleCounts { in_flight, removing, .. } = self.invisible();
+        in_flight + removing
     }
 
-    /// Frees the memory of the emptied collections; an idle key keeps only its counters.
+    /// Frees the memory of an idle key's backlog; the result of a prefetch under way is ignored.
     pub(super) fn release_memory(&mut self) {
-        self.window = VecDeque::new();
-        self.redeliveries = BTreeMap::new();
-        // A prefetch under way may still return deleted messages.
-        if self.skip.is_empty() {
-            self.skip = BTreeSet::new();
-            self.deleted = Vec::new();
-        }
+        self.backlog = None;
     }
 
     /// Reports whether the key has no message in any state.
     pub(super) fn is_idle(&self) -> bool {
-        let invisible = self.outstanding() + self.delayed + self.exhausted + self.expiring;
-        self.pending() == 0 && invisible == 0
+        self.pending() == 0 && self.invisible() == InvisibleCounts::NONE
     }
 
     /// Returns the number of the key's messages before this one; `None` if it is not in memory.
     pub(super) fn position(&self, seq: Seq) -> Option<u64> {
-        if self.redeliveries.contains_key(&seq) {
-            return Some(self.redeliveries.range(..seq).count() as u64);
+        let Backlog { redeliveries, window, .. } = self.backlog();
+        if redeliveries.contains_key(&seq) {
+            return Some(redeliveries.range(..seq).count() as u64);
         }
-        let index = self.window.iter().position(|entry| entry.meta.seq == seq)?;
-        Some(self.redeliveries.len() as u64 + index as u64)
+        let index = window.iter().position(|entry| entry.meta.seq == seq)?;
+        Some(redeliveries.len() as u64 + index as u64)
     }
 
     /// Returns the number of ready messages in memory.
     pub(super) fn in_memory(&self) -> u64 {
-        self.redeliveries.len() as u64 + self.window.len() as u64
+        let backlog = self.backlog();
+        backlog.redeliveries.len() as u64 + backlog.window.len() as u64
     }
 }
 
@@ -547,7 +593,8 @@ mod tests {
             assert_eq!(queue.apply_prefetch(odd.by_ref().take(300)), 0);
         }
         drop(queue.append(entry(1_001), 256));
-        assert!(queue.skip.is_empty(), "{} deleted messages are still listed", queue.skip.len());
+        let skip = &queue.backlog().skip;
+        assert!(skip.is_empty(), "{} deleted messages are still listed", skip.len());
     }
 
     #[test]

@@ -198,7 +198,7 @@ impl Schedule {
     pub(super) fn update(&mut self, index: Key, now: UnixMillis) {
         self.request_prefetch(index, now);
         let queue = self.key(index);
-        let keeps_turn = queue.prefetch_since.is_some_and(|since| now < since + PREFETCH_WAIT_MAX);
+        let keeps_turn = queue.prefetch_since().is_some_and(|since| now < since + PREFETCH_WAIT_MAX);
         let is_tenant = is_tenant_name(&queue.name);
         let tenant_weight = if is_tenant {
             queue.weight
@@ -252,10 +252,7 @@ impl Schedule {
             queue.begin_prefetch();
             self.prefetch.requests.push_back(request);
         }
-        let waits_for_store = !queue.is_ready() && queue.on_disk_len() > 0;
-        let since = queue.prefetch_since.filter(|_| waits_for_store);
-        queue.prefetch_since = waits_for_store.then(|| since.unwrap_or(now));
-        if waits_for_store && since.is_none() {
+        if queue.update_prefetch_wait(now) {
             self.prefetch.waits.push_back((now + PREFETCH_WAIT_MAX, index));
         }
     }
@@ -375,15 +372,15 @@ impl Schedule {
         Some(queue)
     }
 
-    /// Drops every message before `below`; rules and counters of deliveries stay.
-    pub(super) fn clear(&mut self, now: UnixMillis, below: Seq) {
+    /// Drops every message; rules and counters of deliveries stay.
+    pub(super) fn clear(&mut self, now: UnixMillis) {
         self.pending = 0;
         self.prefetch = Prefetch::default();
         self.limiters.clear();
         for number in 0..self.keys.slots_len() {
             let index = Key(number as u32);
             if let Some(queue) = self.keys.get_mut(index) {
-                queue.clear(below);
+                queue.clear();
                 self.update(index, now);
             }
         }

@@ -9,7 +9,7 @@ use evenkeel_policy::drr::KeyStatus;
 use evenkeel_policy::estimate::{DecayingHistogram, Quantile};
 use evenkeel_policy::weight::Weight;
 
-use super::invisible::InvisibleState;
+use super::invisible::{InvisibleCounts, InvisibleState};
 use super::{QueueState, Throttle};
 use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::message::MessageMeta;
@@ -241,20 +241,23 @@ impl QueueState {
     /// Returns the statistics of at most `max` keys, after the first `skip`.
     pub fn key_stats(&self, skip: usize, max: usize) -> Vec<KeyStats> {
         let keys = self.schedule.keys.iter().skip(skip).take(max);
-        keys.map(|(index, queue)| KeyStats {
-            name: queue.name.clone(),
-            weight: queue.weight,
-            pending: queue.pending() + queue.exhausted,
-            in_flight: queue.in_flight,
-            delayed: queue.delayed,
-            oldest_sent_at: queue.ready().map(|entry| entry.meta.sent_at).next(),
-            rule: self.rule(&queue.name),
-            throttled: self.schedule.throttle(index, self.now),
-            // The debt of a tenant's only key is recorded on the tenant.
-            debt: self.schedule.drr.debt(index).max(self.schedule.drr.tenant_debt(queue.tenant)),
-            delivered: queue.delivered,
-            redelivered: queue.redelivered,
-            waits: queue.waits.as_deref().and_then(WaitPercentiles::read),
+        keys.map(|(index, queue)| {
+            let InvisibleCounts { in_flight, delayed, exhausted, .. } = queue.invisible();
+            KeyStats {
+                name: queue.name.clone(),
+                weight: queue.weight,
+                pending: queue.pending() + exhausted,
+                in_flight,
+                delayed,
+                oldest_sent_at: queue.ready().map(|entry| entry.meta.sent_at).next(),
+                rule: self.rule(&queue.name),
+                throttled: self.schedule.throttle(index, self.now),
+                // The debt of a tenant's only key is recorded on the tenant.
+                debt: self.schedule.drr.debt(index).max(self.schedule.drr.tenant_debt(queue.tenant)),
+                delivered: queue.delivered,
+                redelivered: queue.redelivered,
+                waits: queue.waits.as_deref().and_then(WaitPercentiles::read),
+            }
         })
         .collect()
     }

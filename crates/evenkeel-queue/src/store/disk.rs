@@ -223,7 +223,7 @@ impl Store for DiskStore {
         self.submit(WriteOp::Commit(commit, done));
     }
 
-    fn purge(&self, queue: QueueId, done: Completion<Seq>) {
+    fn purge(&self, queue: QueueId, done: Completion<()>) {
         self.submit(WriteOp::Purge(queue, done));
     }
 

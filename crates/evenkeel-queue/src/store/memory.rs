@@ -177,16 +177,15 @@ impl Store for MemoryStore {
         done(result);
     }
 
-    fn purge(&self, queue: QueueId, done: Completion<Seq>) {
+    fn purge(&self, queue: QueueId, done: Completion<()>) {
         let mut state = self.state.lock();
-        let below = Seq(state.seq + 1);
         let purged = match state.queues.get_mut(&queue) {
             Some(purged) => {
                 purged.messages.clear();
                 purged.states.clear();
                 purged.dedup.clear();
                 purged.dedup_by_age.clear();
-                Ok(below)
+                Ok(())
             }
             None => Err(StoreError::NoQueue),
         };

@@ -230,7 +230,7 @@ impl Model {
 
     fn purge(&mut self) {
         self.append_stored();
-        self.state.clear(UnixMillis(self.now), Seq(self.seq + 1));
+        self.state.clear(UnixMillis(self.now));
         self.stored.clear();
         self.stale.append(&mut self.in_flight);
         self.stale.append(&mut self.outdated);

@@ -101,7 +101,7 @@ impl Store for RecordingStore {
         self.store.commit(commit, done);
     }
 
-    fn purge(&self, queue: QueueId, done: Completion<Seq>) {
+    fn purge(&self, queue: QueueId, done: Completion<()>) {
         self.store.purge(queue, done);
     }
 

@@ -48,7 +48,7 @@ const REOPEN_DELAY: Duration = Duration::from_secs(1);
 pub(super) enum WriteOp {
     Append(AppendBatch, Completion<Vec<EnqueueResult>>),
     Commit(Commit, Completion<()>),
-    Purge(QueueId, Completion<Seq>),
+    Purge(QueueId, Completion<()>),
     SetRule(QueueId, Arc<str>, KeyRule, Completion<KeyId>),
     PutResult(MessageId, StoredResult, usize, Completion<()>),
     ExpireResults(UnixMillis, usize, Completion<usize>),
@@ -524,8 +524,10 @@ impl WriteOp {
     pub(super) fn fail(self, error: &StoreError) -> Option<SyncSender<()>> {
         match self {
             Self::Append(_, done) => done(Err(error.clone())),
-            Self::Commit(_, done) | Self::RemoveQueue(_, done) => done(Err(error.clone())),
-            Self::Purge(_, done) | Self::GetPurgedBelow(_, done) => done(Err(error.clone())),
+            Self::Commit(_, done) | Self::RemoveQueue(_, done) | Self::Purge(_, done) => {
+                done(Err(error.clone()))
+            }
+            Self::GetPurgedBelow(_, done) => done(Err(error.clone())),
             Self::SetRule(.., done) => done(Err(error.clone())),
             Self::PutResult(.., done) => done(Err(error.clone())),
             Self::ExpireResults(.., done) => done(Err(error.clone())),

@@ -330,7 +330,7 @@ impl StagingContext<'_> {
         self.complete(done, expired.len());
     }
 
-    fn purge(&mut self, queue: QueueId, done: Completion<Seq>) {
+    fn purge(&mut self, queue: QueueId, done: Completion<()>) {
         let below = Seq(self.catalog.seq);
         match self.queue(queue) {
             Ok(entry) => {
@@ -342,7 +342,7 @@ impl StagingContext<'_> {
         self.catalog.purges.push(PurgeCursor::new(queue, below));
         self.put_meta(&layout::queue_meta_key(b'p', queue), &below.0.to_be_bytes());
         self.group.require(Durability::Fsync);
-        self.complete(done, below);
+        self.complete(done, ());
     }
 
     fn set_rule(&mut self, queue: QueueId, name: &Arc<str>, rule: KeyRule, done: Completion<KeyId>) {
