@@ -60,7 +60,7 @@ impl ExpiryIndex {
     /// Indexes a key by the time its oldest ready message in memory was sent, unless it is indexed by an earlier time.
     pub(super) fn index_first(&mut self, index: Key, queue: &mut KeyQueue) {
         let Some(first) = queue.firsts().map(|meta| meta.sent_at).min() else { return };
-        let indexed = queue.indexed_since;
+        let indexed = queue.expiry_indexed_at;
         if indexed.is_some_and(|indexed| indexed <= first) {
             return;
         }
@@ -68,12 +68,12 @@ impl ExpiryIndex {
             self.by_age.remove(&(indexed, index));
         }
         self.by_age.insert((first, index));
-        queue.indexed_since = Some(first);
+        queue.expiry_indexed_at = Some(first);
     }
 
     /// Removes a key that is no longer known.
     pub(super) fn remove_key(&mut self, index: Key, queue: &KeyQueue) {
-        if let Some(indexed) = queue.indexed_since {
+        if let Some(indexed) = queue.expiry_indexed_at {
             self.by_age.remove(&(indexed, index));
         }
     }
@@ -152,7 +152,7 @@ impl QueueState {
         while left > 0 {
             let Some(index) = self.expiry.pop_aged(self.now, self.limits.retention) else { break };
             left -= 1;
-            self.schedule.key_mut(index).indexed_since = None;
+            self.schedule.key_mut(index).expiry_indexed_at = None;
             self.expire_firsts(index, &mut left, ended);
             // Indexes the key again, if it has messages left.
             self.update_schedule(index);
@@ -202,9 +202,10 @@ impl QueueState {
         }
         for (index, queue) in self.schedule.keys.iter() {
             let first = queue.firsts().map(|meta| meta.sent_at).min();
-            let is_early = first.is_none_or(|first| queue.indexed_since.is_some_and(|since| since <= first));
+            let is_early =
+                first.is_none_or(|first| queue.expiry_indexed_at.is_some_and(|since| since <= first));
             let is_listed =
-                queue.indexed_since.is_none_or(|since| self.expiry.by_age.contains(&(since, index)));
+                queue.expiry_indexed_at.is_none_or(|since| self.expiry.by_age.contains(&(since, index)));
             if !is_early || !is_listed {
                 return Err(format!("{} is not indexed for its first message", queue.name));
             }

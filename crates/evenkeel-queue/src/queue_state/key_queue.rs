@@ -3,9 +3,10 @@
 //! The window is the key's prefetch buffer. Keys have separate windows, so one key's backlog causes no head-of-line
 //! blocking for the others; only on a FIFO queue does an unfinished message block the rest of its own key.
 //!
-//! Guarantees: messages come out in the order they were sent, redeliveries first.
-//! Limits: of the never-delivered messages at most one window is in memory, however long the backlog; the rest is a
-//! count and a cursor. A key without messages has no [`Backlog`].
+//! Guarantees: ready messages come out in the order they were sent, after redeliveries and delayed messages that have become
+//! due; on a FIFO queue strictly by sequence number.
+//! Limits: of the messages that were never delivered or delayed, at most one window is in memory, however long the backlog;
+//! the rest is a count and a cursor. A key without messages has no [`Backlog`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -26,8 +27,8 @@ use crate::time::UnixMillis;
 /// Upper limit of a window, in messages; many keys or large messages lower it.
 const WINDOW_MAX: usize = 256;
 const WINDOW_MIN: usize = 4;
-/// Messages in all windows together; exceeded only if `WINDOW_MIN` for every key is more.
-const WINDOWS_MAX: usize = 1 << 18;
+/// Maximum number of messages in all windows; exceeded if there are so many keys that `WINDOW_MIN` for each is more.
+const WINDOW_TOTAL_MAX: usize = 1 << 18;
 /// Bytes of cached payloads of ready messages; other payloads are read from the store at delivery.
 pub(super) const PAYLOAD_BYTES_MAX: usize = 32 << 20;
 
@@ -38,7 +39,7 @@ pub(super) const PAYLOAD_BYTES_MAX: usize = 32 << 20;
 fn window_len(keys: usize, size: u32) -> usize {
     let keys = keys.max(1);
     let with_payload = PAYLOAD_BYTES_MAX / keys / size.max(1) as usize;
-    (WINDOWS_MAX / keys).min(with_payload).clamp(WINDOW_MIN, WINDOW_MAX)
+    (WINDOW_TOTAL_MAX / keys).min(with_payload).clamp(WINDOW_MIN, WINDOW_MAX)
 }
 
 /// A message in memory, with or without its payload.
@@ -87,9 +88,9 @@ pub(super) struct FifoState {
     /// Messages in flight, delayed, exhausted or being removed; each blocks the later ones.
     unfinished: BTreeSet<Seq>,
     /// The last receive that leased messages of the key; one receive may lease several, in order.
-    leased_in: u64,
+    last_receive: u64,
     /// The last message that this receive leased.
-    leased_last: Seq,
+    last_leased: Seq,
 }
 
 /// The messages of a key, of which the invisible ones are only counted.
@@ -105,13 +106,14 @@ struct Backlog {
     on_disk: u64,
     /// The last message that entered the window or bypassed it.
     cursor: Seq,
-    /// Messages after the cursor that a prefetch must skip: already delayed, in flight, or recovered.
+    /// Messages after the cursor that a prefetch must skip, because they were removed or are tracked elsewhere: delayed, in
+    /// flight, or recovered with a delivery state.
     skip: BTreeSet<Seq>,
     /// Members of `skip` that are deleted, but that a prefetch under way may still return.
     deleted: Vec<Seq>,
     prefetch: PrefetchState,
-    /// Start of the wait for a prefetch, while nothing is in memory.
-    prefetch_since: Option<UnixMillis>,
+    /// Start of the wait for a prefetch, while no message in memory can be delivered.
+    prefetch_wait_since: Option<UnixMillis>,
     invisible: InvisibleCounts,
 }
 
@@ -128,7 +130,7 @@ impl Backlog {
             skip: BTreeSet::new(),
             deleted: Vec::new(),
             prefetch: PrefetchState::Idle,
-            prefetch_since: None,
+            prefetch_wait_since: None,
             invisible: InvisibleCounts::NONE,
         }
     }
@@ -160,8 +162,8 @@ pub(super) struct KeyQueue {
     backlog: Option<Box<Backlog>>,
     /// Moving average of message sizes.
     size: u32,
-    /// Time under which the expiry index lists this key; no ready message was sent earlier.
-    pub(super) indexed_since: Option<UnixMillis>,
+    /// Time under which the expiry index lists this key, at or before the oldest ready message was sent.
+    pub(super) expiry_indexed_at: Option<UnixMillis>,
     pub(super) delivered: u64,
     pub(super) redelivered: u64,
     /// Wait times until the first delivery; allocated at the first one.
@@ -170,6 +172,7 @@ pub(super) struct KeyQueue {
     pub(super) service_time: ServiceTime,
     /// Set on FIFO queues only.
     pub(super) fifo: Option<Box<FifoState>>,
+    /// Set while the schedule's idle list contains the key.
     pub(super) is_listed_idle: bool,
 }
 
@@ -183,7 +186,7 @@ impl KeyQueue {
             limiters: KeyLimiters::default(),
             backlog: None,
             size: 0,
-            indexed_since: None,
+            expiry_indexed_at: None,
             delivered: 0,
             redelivered: 0,
             waits: None,
@@ -284,13 +287,13 @@ impl KeyQueue {
         (backlog.on_disk == 0 || head <= backlog.cursor).then_some(head)
     }
 
-    /// Reports whether FIFO order blocks this key: a message before its next one is unfinished, unless `receive` leased
-    /// it. A redelivery waits for earlier messages only, a first delivery for all that were delivered.
+    /// Reports whether an earlier unfinished message of this FIFO key blocks the next one. Messages that `receive` itself
+    /// leased do not block it.
     pub(super) fn is_blocked(&self, receive: u64) -> bool {
         let Some(fifo) = &self.fifo else { return false };
-        // When this receive leased `leased_last`, it had leased all unfinished messages before that one too.
-        let from = if fifo.leased_in == receive { Seq(fifo.leased_last.0 + 1) } else { Seq(0) };
-        // Without a next message in memory, it is one of those after the cursor.
+        // When this receive leased `last_leased`, it had leased all unfinished messages before that one too.
+        let from = if fifo.last_receive == receive { Seq(fifo.last_leased.0 + 1) } else { Seq(0) };
+        // If no next message is in memory, the next one is after the cursor.
         let next = self.head().unwrap_or(Seq(self.cursor().0 + 1));
         from < next && fifo.unfinished.range(from..next).next().is_some()
     }
@@ -312,12 +315,12 @@ impl KeyQueue {
     /// Records on a FIFO queue that `receive` leases a message.
     pub(super) fn record_lease(&mut self, receive: u64, seq: Seq) {
         if let Some(fifo) = &mut self.fifo {
-            fifo.leased_in = receive;
-            fifo.leased_last = seq;
+            fifo.last_receive = receive;
+            fifo.last_leased = seq;
         }
     }
 
-    /// Iterates over the ready messages in memory, in order of delivery.
+    /// Iterates over the ready messages in memory: redeliveries, then the window.
     pub(super) fn ready(&self) -> impl Iterator<Item = &MessageEntry> {
         let backlog = self.backlog();
         backlog.redeliveries.values().chain(&backlog.window)
@@ -354,7 +357,7 @@ impl KeyQueue {
     }
 
     /// Reports whether the prefetch after `after` is the one under way.
-    pub(super) fn awaits(&self, after: Seq) -> bool {
+    pub(super) fn is_prefetching_after(&self, after: Seq) -> bool {
         self.backlog().prefetch == PrefetchState::Requested { after }
     }
 
@@ -369,17 +372,17 @@ impl KeyQueue {
         }
     }
 
-    /// Returns when the key began to wait for its prefetch, with nothing in memory.
-    pub(super) fn prefetch_since(&self) -> Option<UnixMillis> {
-        self.backlog().prefetch_since
+    /// Returns when the key began to wait for its prefetch, with no message in memory that can be delivered.
+    pub(super) fn prefetch_wait_since(&self) -> Option<UnixMillis> {
+        self.backlog().prefetch_wait_since
     }
 
-    /// Updates [`prefetch_since`](Self::prefetch_since); reports whether a wait begins now.
+    /// Updates [`prefetch_wait_since`](Self::prefetch_wait_since); reports whether a wait begins now.
     pub(super) fn update_prefetch_wait(&mut self, now: UnixMillis) -> bool {
         let waits_for_store = !self.is_ready() && self.on_disk_len() > 0;
         let Some(backlog) = &mut self.backlog else { return false };
-        let since = backlog.prefetch_since.filter(|_| waits_for_store);
-        backlog.prefetch_since = waits_for_store.then(|| since.unwrap_or(now));
+        let since = backlog.prefetch_wait_since.filter(|_| waits_for_store);
+        backlog.prefetch_wait_since = waits_for_store.then(|| since.unwrap_or(now));
         waits_for_store && since.is_none()
     }
 
@@ -415,7 +418,7 @@ impl KeyQueue {
         })
     }
 
-    /// Reports whether a message is ready; of a message on disk, it is not checked that the message exists.
+    /// Reports whether a message is ready; a message that would be on disk is assumed to exist.
     pub(super) fn holds(&self, seq: Seq) -> bool {
         let backlog = self.backlog();
         let is_on_disk = backlog.cursor < seq && backlog.on_disk > 0 && !backlog.skip.contains(&seq);
@@ -425,7 +428,7 @@ impl KeyQueue {
     /// Removes everything; the result of a prefetch under way is ignored.
     pub(super) fn clear(&mut self) {
         self.backlog = None;
-        self.indexed_since = None;
+        self.expiry_indexed_at = None;
         if let Some(fifo) = &mut self.fifo {
             fifo.unfinished.clear();
         }
@@ -494,11 +497,16 @@ impl KeyQueue {
     /// Returns the number of the key's messages before this one; `None` if it is not in memory.
     pub(super) fn position(&self, seq: Seq) -> Option<u64> {
         let Backlog { redeliveries, window, .. } = self.backlog();
-        if redeliveries.contains_key(&seq) {
-            return Some(redeliveries.range(..seq).count() as u64);
-        }
-        let index = window.iter().position(|entry| entry.meta.seq == seq)?;
-        Some(redeliveries.len() as u64 + index as u64)
+        let in_window = window.binary_search_by_key(&seq, |entry| entry.meta.seq);
+        let is_redelivery = redeliveries.contains_key(&seq);
+        let before = match in_window {
+            _ if self.fifo.is_some() => {
+                redeliveries.range(..seq).count() + in_window.unwrap_or_else(|index| index)
+            }
+            _ if is_redelivery => redeliveries.range(..seq).count(),
+            Ok(index) | Err(index) => redeliveries.len() + index,
+        };
+        (is_redelivery || in_window.is_ok()).then_some(before as u64)
     }
 
     /// Returns the number of ready messages in memory.
@@ -595,6 +603,21 @@ mod tests {
         drop(queue.append(entry(1_001), 256));
         let skip = &queue.backlog().skip;
         assert!(skip.is_empty(), "{} deleted messages are still listed", skip.len());
+    }
+
+    #[test]
+    fn a_position_counts_the_messages_that_are_delivered_before() {
+        let mut queue = queue();
+        for seq in [3, 5] {
+            drop(queue.append(entry(seq), 256));
+        }
+        for seq in [2, 4] {
+            queue.requeue(entry(seq));
+        }
+        let positions = |queue: &KeyQueue| [2, 3, 4, 5, 6].map(|seq| queue.position(Seq(seq)));
+        assert_eq!(positions(&queue), [Some(0), Some(2), Some(1), Some(3), None], "redeliveries are first");
+        queue.fifo = Some(Box::default());
+        assert_eq!(positions(&queue), [Some(0), Some(1), Some(2), Some(3), None], "FIFO goes by sequence");
     }
 
     #[test]

@@ -198,7 +198,7 @@ impl Schedule {
     pub(super) fn update(&mut self, index: Key, now: UnixMillis) {
         self.request_prefetch(index, now);
         let queue = self.key(index);
-        let keeps_turn = queue.prefetch_since().is_some_and(|since| now < since + PREFETCH_WAIT_MAX);
+        let keeps_turn = queue.prefetch_wait_since().is_some_and(|since| now < since + PREFETCH_WAIT_MAX);
         let is_tenant = is_tenant_name(&queue.name);
         let tenant_weight = if is_tenant {
             queue.weight
@@ -264,7 +264,7 @@ impl Schedule {
     /// Returns the key that awaits this prefetch; a key that was cleared meanwhile does not.
     pub(super) fn awaiting(&self, request: PrefetchRequest) -> Option<Key> {
         let index = self.keys.find(request.key)?;
-        self.key(index).awaits(request.after).then_some(index)
+        self.key(index).is_prefetching_after(request.after).then_some(index)
     }
 
     /// Adds prefetched messages to their key, with as many payloads as memory allows.
