@@ -166,7 +166,7 @@ mod tests {
         let written = Written::default();
         let writer = written.clone();
         let options = LogOptions::new(None, format).unwrap();
-        tracing::subscriber::with_default(subscriber(options, move || writer.clone()), function);
+        tracing::subscriber::with_default(subscriber(options, move || writer.clone()).0, function);
         let bytes = written.0.lock().clone();
         String::from_utf8(bytes).unwrap()
     }

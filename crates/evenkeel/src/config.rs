@@ -114,9 +114,21 @@ impl Config {
             let tenants = tenants::read(root, &server.admin_key_hashes, TenantsFrom::ConfigFile(&known));
             (server, llm, queue, actor, sql, cluster, link, links, telemetry, tenants)
         })
-        .map(|((server, llm, queue, actor, sql, cluster, link, links, telemetry, tenants), effective)| {
-            Self { server, llm, queue, actor, sql, cluster, link, links, tenants, telemetry, effective }
-        })
+        .map(
+            |((server, llm, queue, actor, sql, cluster, link, links, telemetry, tenants), effective)| Self {
+                server,
+                llm,
+                queue,
+                actor,
+                sql,
+                cluster,
+                link,
+                links,
+                tenants,
+                telemetry,
+                effective,
+            },
+        )
     }
 
     /// Rejects a non-loopback listener without tenants or without TLS, unless `allow_open` or `allow_plaintext` is set.

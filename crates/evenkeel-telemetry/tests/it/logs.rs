@@ -123,7 +123,7 @@ fn logged(filter: Option<&str>, format: Format, work: impl FnOnce()) -> String {
     let written = Written::default();
     let sink = written.clone();
     let options = LogOptions::new(filter, format).unwrap();
-    tracing::subscriber::with_default(subscriber(options, move || sink.clone()), work);
+    tracing::subscriber::with_default(subscriber(options, move || sink.clone()).0, work);
     let bytes = written.0.lock().unwrap().clone();
     String::from_utf8(bytes).unwrap()
 }
