@@ -208,7 +208,7 @@ struct Idle;
 impl Actor for Idle {
     type Msg = ();
 
-    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
+    fn receive(&mut self, _message: (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
         Ok(Flow::Continue)
     }
 }
