@@ -18,7 +18,7 @@ use tracing_subscriber::{Registry, reload};
 
 use crate::event::{Event, EventDisplay, NodeEvent};
 use crate::pipeline_metrics::PipelineMetrics;
-use crate::request_context::WithRequestId;
+use crate::request_context::WithContext;
 use crate::request_log::RequestLog;
 
 /// Filter used when none is given.
@@ -120,11 +120,11 @@ where
     let lines = match format {
         Format::Human => {
             let lines = lines.with_ansi(has_colors());
-            layer.event_format(WithRequestId { lines, format }).boxed()
+            layer.event_format(WithContext { lines, format }).boxed()
         }
         Format::Json => {
-            let lines = lines.json().flatten_event(true);
-            layer.fmt_fields(JsonFields::new()).event_format(WithRequestId { lines, format }).boxed()
+            let lines = lines.json().flatten_event(true).with_span_list(false);
+            layer.fmt_fields(JsonFields::new()).event_format(WithContext { lines, format }).boxed()
         }
     };
     let (filter, handle) = reload::Layer::new(filter);

@@ -55,14 +55,20 @@ fn steps_of_requests_are_logged_at_debug() {
 #[test]
 fn a_span_is_logged_with_its_times_when_it_closes_if_the_filter_lets_it_through() {
     let work = || {
-        let span = tracing::trace_span!(target: "evenkeel_actor::trace::spans", "message", actor = "jobs");
-        span.in_scope(|| tracing::info!("handled"));
+        let request = tracing::debug_span!("request", number = 1);
+        let message =
+            || tracing::trace_span!(target: "evenkeel_actor::trace::spans", "message", actor = "{jobs}");
+        let message = request.in_scope(message);
+        message.in_scope(|| tracing::info!("handled"));
     };
     let messages = |lines: &[Value]| lines.iter().map(|line| line["message"].clone()).collect::<Vec<_>>();
-    let lines = json_lines(Some("info,evenkeel_actor=trace"), work);
-    assert_eq!(messages(&lines), ["handled", "close"]);
-    assert_eq!(lines[1]["span"], json!({"name": "message", "actor": "jobs"}));
-    assert_eq!(lines[1]["level"], "TRACE");
+    let lines = json_lines(Some("debug,evenkeel_actor=trace"), work);
+    assert_eq!(messages(&lines), ["handled", "close", "close"]);
+    let request = json!({"name": "request", "number": 1});
+    let message = json!({"name": "message", "actor": "{jobs}"});
+    let spans = [json!([request, message]), json!([request, message]), json!([request])];
+    assert_eq!(lines.iter().map(|line| line["spans"].clone()).collect::<Vec<_>>(), spans);
+    assert_eq!((&lines[1]["level"], &lines[1]["span"]), (&json!("TRACE"), &message));
     assert!(lines[1]["time.busy"].is_string() && lines[1]["time.idle"].is_string(), "{}", lines[1]);
     assert_eq!(messages(&json_lines(None, work)), ["handled"]);
 }
