@@ -104,7 +104,7 @@ impl KeepMessage {
 pub struct DeadLetter {
     /// The mailbox the message was sent to.
     pub to: MailboxIndex,
-    /// The label of the actor.
+    /// The label of the actor in spans and dead letters.
     pub actor: Cow<'static, str>,
     /// The reason.
     pub reason: DeadLetterReason,

@@ -36,6 +36,8 @@ pub(crate) struct Settings {
     pub(crate) mailbox: Option<MailboxOptions>,
     pub(crate) children: Supervision,
     pub(crate) label: Label,
+    /// The label if `None`.
+    pub(crate) trace_label: Option<Box<str>>,
     pub(crate) middleware: Option<Middleware>,
     pub(crate) keep_dead_letters: KeepMessage,
     #[cfg(feature = "patterns")]
@@ -83,11 +85,17 @@ impl Settings {
         }
     }
 
+    /// Returns the label in spans and dead letters.
+    pub(crate) fn trace_label(&self) -> &str {
+        self.trace_label.as_deref().unwrap_or_else(|| self.label.as_str())
+    }
+
     fn of<A>() -> Self {
         Self {
             mailbox: None,
             children: Supervision::default(),
             label: Label::Type(short_type_name::<A>()),
+            trace_label: None,
             middleware: None,
             keep_dead_letters: KeepMessage::Plain,
             #[cfg(feature = "patterns")]
@@ -118,6 +126,15 @@ impl<A: Actor> PropsBuilder<A> {
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.0.settings.label = Label::Named(label.into());
+        self
+    }
+
+    /// Sets the label in spans and dead letters; the default is the label in metrics.
+    ///
+    /// For actors of which there are too many for metrics of each.
+    #[must_use]
+    pub fn trace_label(mut self, label: impl Into<Box<str>>) -> Self {
+        self.0.settings.trace_label = Some(label.into());
         self
     }
 

@@ -255,7 +255,7 @@ impl Core {
         }
         let receiver = DeadLetterReceiver {
             to: cell.index(),
-            actor: Cow::Owned(body.settings().label.as_str().into()),
+            actor: Cow::Owned(body.settings().trace_label().into()),
             keep: body.settings().keep_dead_letters,
         };
         self.store_dead_letter(receiver, message, reason);

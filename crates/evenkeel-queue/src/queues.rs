@@ -5,6 +5,7 @@ mod ownership;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use core::fmt;
 use core::ops::Bound;
 use core::time::Duration;
 
@@ -27,6 +28,10 @@ use crate::store::{QueueDescriptor, QueueRecord, Store, StoreError};
 use crate::time::WallClock;
 
 const NAME_MAX: usize = 80;
+/// Actors that run at the same time, one per queue.
+const ACTORS_MAX: u32 = 1 << 20;
+/// All queue actors have the same label in metrics.
+const ACTOR_LABELS_MAX: u16 = 1;
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
 /// All queues of a gateway.
@@ -77,8 +82,18 @@ impl QueueTable {
 impl Queues {
     /// Opens every stored queue, on the current Tokio runtime; reads the disk.
     pub async fn open(store: Arc<dyn Store>, queues_max: usize) -> Result<Arc<Self>, OpenError> {
+        Self::open_with(store, queues_max, ActorSystemConfig::default()).await
+    }
+
+    /// Opens every stored queue like [`open`](Self::open), with these workers; the limits of actors and of their labels
+    /// are not taken from `actors`.
+    pub async fn open_with(
+        store: Arc<dyn Store>,
+        queues_max: usize,
+        actors: ActorSystemConfig,
+    ) -> Result<Arc<Self>, OpenError> {
         let runtime = TokioRuntime::current().ok_or(OpenError::NoRuntime)?;
-        let config = ActorSystemConfig { actors_max: 1 << 20, ..ActorSystemConfig::default() };
+        let config = ActorSystemConfig { actors_max: ACTORS_MAX, labels_max: ACTOR_LABELS_MAX, ..actors };
         let system = ActorSystemRunner::new(config).start(runtime).map_err(OpenError::Actors)?;
         let seed = store.secret().iter().fold(1_u64, |seed, &byte| seed.wrapping_mul(257) ^ u64::from(byte));
         let (stopped, stopped_actors) = unbounded_channel();
@@ -284,6 +299,11 @@ impl Queues {
         {
             tracing::error!(%error, "could not close the store cleanly");
         }
+    }
+
+    /// Writes the metrics of the actor system in Prometheus' text format.
+    pub fn write_actor_metrics(&self, out: &mut String) -> fmt::Result {
+        self.system.metrics().write_prometheus(out)
     }
 
     async fn store_descriptor(

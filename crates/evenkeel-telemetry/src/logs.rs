@@ -1,19 +1,24 @@
 //! Logs: readable text on a terminal, JSON elsewhere, filtered as in `RUST_LOG`.
 //!
+//! A span that the filter lets through, such as that of an actor's message, is a line when it closes, with its times. The
+//! filter can change while the process runs.
+//!
 //! The binary reads `RUST_LOG` and passes it in. A secret is a [`Secret`](crate::Secret), which prints as `[hidden]`.
 
+use std::fmt;
 use std::io::IsTerminal;
 
 use tracing::{Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::fmt::format::JsonFields;
+use tracing_subscriber::fmt::format::{FmtSpan, JsonFields};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{Registry, reload};
 
 use crate::event::{Event, EventDisplay, NodeEvent};
 use crate::pipeline_metrics::PipelineMetrics;
-use crate::request_context::WithRequestId;
+use crate::request_context::WithContext;
 use crate::request_log::RequestLog;
 
 /// Filter used when none is given.
@@ -80,31 +85,50 @@ fn check_words(filter: &str) -> Result<(), LogError> {
     }
 }
 
+/// Filter of the installed logger.
+pub struct LogFilter(reload::Handle<Targets, Registry>);
+
+impl LogFilter {
+    /// Replaces the filter by that of `options`; the format stays.
+    pub fn set(&self, options: &LogOptions) {
+        // Fails only if the logger is gone, which then needs no filter.
+        self.0.reload(options.filter.clone()).ok();
+    }
+}
+
+impl fmt::Debug for LogFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogFilter").finish_non_exhaustive()
+    }
+}
+
 /// Sends the logs of the whole process to stderr.
-pub fn install(options: LogOptions) -> Result<(), LogError> {
-    let subscriber = subscriber(options, std::io::stderr);
-    tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::AlreadyInstalled)
+pub fn install(options: LogOptions) -> Result<LogFilter, LogError> {
+    let (subscriber, filter) = subscriber(options, std::io::stderr);
+    tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::AlreadyInstalled)?;
+    Ok(filter)
 }
 
 /// Creates the subscriber that [`install`] installs, with another writer.
-pub fn subscriber<W>(options: LogOptions, writer: W) -> impl Subscriber + Send + Sync
+pub fn subscriber<W>(options: LogOptions, writer: W) -> (impl Subscriber + Send + Sync, LogFilter)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let LogOptions { filter, format } = options;
-    let layer = tracing_subscriber::fmt::layer().with_writer(writer);
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_span_events(FmtSpan::CLOSE);
     let lines = tracing_subscriber::fmt::format();
     let lines = match format {
         Format::Human => {
             let lines = lines.with_ansi(has_colors());
-            layer.event_format(WithRequestId { lines, format }).boxed()
+            layer.event_format(WithContext { lines, format }).boxed()
         }
         Format::Json => {
-            let lines = lines.json().flatten_event(true);
-            layer.fmt_fields(JsonFields::new()).event_format(WithRequestId { lines, format }).boxed()
+            let lines = lines.json().flatten_event(true).with_span_list(false);
+            layer.fmt_fields(JsonFields::new()).event_format(WithContext { lines, format }).boxed()
         }
     };
-    tracing_subscriber::registry().with(filter).with(lines)
+    let (filter, handle) = reload::Layer::new(filter);
+    (tracing_subscriber::registry().with(filter).with(lines), LogFilter(handle))
 }
 
 /// Reports whether readable lines are coloured: unless `NO_COLOR` is set and not empty.

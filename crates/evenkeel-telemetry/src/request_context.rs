@@ -9,8 +9,8 @@ use core::fmt;
 
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
-use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
+use tracing_subscriber::registry::{LookupSpan, Scope};
 
 use crate::logs::Format;
 
@@ -59,14 +59,16 @@ pub fn with_request_id<R>(id: &[u8], function: impl FnOnce() -> R) -> R {
     function()
 }
 
-/// Log format that adds the current request id to the lines of another format.
-pub(crate) struct WithRequestId<F> {
+/// Log format that adds the current request id to the lines of another format, and the spans of a line to JSON.
+///
+/// The JSON format itself lists the spans that the thread is in, which are not those of a span that closes.
+pub(crate) struct WithContext<F> {
     pub(crate) lines: F,
     /// Format of `lines`.
     pub(crate) format: Format,
 }
 
-impl<S, N, F> FormatEvent<S, N> for WithRequestId<F>
+impl<S, N, F> FormatEvent<S, N> for WithContext<F>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -79,18 +81,51 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let own = event.metadata().fields().field(FIELD);
-        let Some(id) = CURRENT.get().filter(|_| own.is_none()) else {
+        let id = CURRENT.get().filter(|_| own.is_none());
+        let spans = ctx.event_scope().filter(|_| self.format == Format::Json);
+        if id.is_none() && spans.is_none() {
             return self.lines.format_event(ctx, writer, event);
-        };
+        }
         let mut line = String::new();
         self.lines.format_event(ctx, Writer::new(&mut line), event)?;
         let line = line.trim_end_matches('\n');
-        let id = id.as_str();
-        match (self.format, line.strip_suffix('}')) {
-            (Format::Json, Some(object)) => writeln!(writer, "{object},\"{FIELD}\":\"{id}\"}}"),
-            (Format::Json, None) | (Format::Human, _) => writeln!(writer, "{line} {FIELD}={id}"),
+        let id = id.as_ref().map(Id::as_str);
+        let object = line.strip_suffix('}').filter(|_| self.format == Format::Json);
+        let Some(object) = object else {
+            return writeln!(writer, "{line} {FIELD}={}", id.unwrap_or_default());
+        };
+        writer.write_str(object)?;
+        if let Some(spans) = spans {
+            write_spans::<S, N>(&mut writer, spans)?;
         }
+        if let Some(id) = id {
+            write!(writer, ",\"{FIELD}\":\"{id}\"")?;
+        }
+        writeln!(writer, "}}")
     }
+}
+
+/// Writes a line's spans as a list of JSON objects, the outermost first.
+fn write_spans<S, N>(writer: &mut Writer<'_>, spans: Scope<'_, S>) -> fmt::Result
+where
+    S: for<'a> LookupSpan<'a>,
+    N: 'static,
+{
+    writer.write_str(",\"spans\":[")?;
+    for (index, span) in spans.from_root().enumerate() {
+        let separator = if index == 0 { "" } else { "," };
+        let name = span.name();
+        write!(writer, "{separator}{{\"name\":{name:?}")?;
+        // A JSON object.
+        let extensions = span.extensions();
+        let fields = extensions.get::<FormattedFields<N>>().map_or("", |fields| fields.fields.as_str());
+        let fields = fields.strip_prefix('{').and_then(|fields| fields.strip_suffix('}'));
+        if let Some(fields) = fields.filter(|fields| !fields.is_empty()) {
+            write!(writer, ",{fields}")?;
+        }
+        writer.write_str("}")?;
+    }
+    writer.write_str("]")
 }
 
 #[cfg(test)]
@@ -166,7 +201,7 @@ mod tests {
         let written = Written::default();
         let writer = written.clone();
         let options = LogOptions::new(None, format).unwrap();
-        tracing::subscriber::with_default(subscriber(options, move || writer.clone()), function);
+        tracing::subscriber::with_default(subscriber(options, move || writer.clone()).0, function);
         let bytes = written.0.lock().clone();
         String::from_utf8(bytes).unwrap()
     }

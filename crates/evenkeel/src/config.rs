@@ -5,6 +5,7 @@
 //!
 //! Limits: a file has at most [`FILE_BYTES_MAX`] bytes.
 
+mod actor;
 mod cluster;
 mod effective;
 mod link;
@@ -29,6 +30,7 @@ use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
+use evenkeel_actor::ActorSystemConfig;
 use evenkeel_llm::NodeOptions;
 use evenkeel_pipeline::PipelineOptions;
 use evenkeel_server::tenant::{TenantSettings, check_exposure};
@@ -75,6 +77,8 @@ pub struct Config {
     pub server: ServerConfig,
     pub llm: LlmConfig,
     pub queue: QueueConfig,
+    /// Actor system of the queues.
+    pub actor: ActorSystemConfig,
     pub sql: SqlConfig,
     pub cluster: ClusterConfig,
     pub link: LinkConfig,
@@ -103,15 +107,28 @@ impl Config {
             let llm =
                 llm::read(&mut root.section("llm"), pipeline, &sources.nodes, &links, server.link_local);
             let queue = queue::read(&mut root.section("queue"));
+            let actor = actor::read(&mut root.section("actor"));
             let (sql, known) = sql::read(&mut root.section("sql"));
             let cluster = cluster::read(&mut root.section("cluster"), server.link_local);
             let telemetry = telemetry::read(&mut root.section("telemetry"), server.link_local);
             let tenants = tenants::read(root, &server.admin_key_hashes, TenantsFrom::ConfigFile(&known));
-            (server, llm, queue, sql, cluster, link, links, telemetry, tenants)
+            (server, llm, queue, actor, sql, cluster, link, links, telemetry, tenants)
         })
-        .map(|((server, llm, queue, sql, cluster, link, links, telemetry, tenants), effective)| {
-            Self { server, llm, queue, sql, cluster, link, links, tenants, telemetry, effective }
-        })
+        .map(
+            |((server, llm, queue, actor, sql, cluster, link, links, telemetry, tenants), effective)| Self {
+                server,
+                llm,
+                queue,
+                actor,
+                sql,
+                cluster,
+                link,
+                links,
+                tenants,
+                telemetry,
+                effective,
+            },
+        )
     }
 
     /// Rejects a non-loopback listener without tenants or without TLS, unless `allow_open` or `allow_plaintext` is set.

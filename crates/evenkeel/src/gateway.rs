@@ -31,6 +31,7 @@ use std::sync::Arc;
 use evenkeel_cluster::{Cluster, ClusterSecretError, ClusterStartError};
 use evenkeel_llm::{LlmApi, LlmError};
 use evenkeel_pipeline::RegistryError;
+use evenkeel_queue::Queues;
 use evenkeel_queue::queues::OpenError;
 use evenkeel_server::api_key::KeyHash;
 use evenkeel_server::audit_trail::AuditNote;
@@ -167,7 +168,7 @@ impl Gateway {
         let OpenedSql { api: sql, postgres } =
             sql::open(&config, &data_dir, auth.clone(), cluster.clone(), &registry).await?;
         sql_cell.get_or_init(|| Arc::downgrade(&sql));
-        add_actor_metrics(&registry, &llm, &sql, cluster.as_ref())?;
+        add_actor_metrics(&registry, &llm, &queue.queues, &sql, cluster.as_ref())?;
         data_dir.announce(&urls)?;
         let usage = UsageStore::new(data_dir.path());
         let telemetry = config.telemetry.clone();
@@ -405,32 +406,31 @@ fn audit_file(
     Ok(audit)
 }
 
-/// Adds the metrics of the actor systems of both APIs and of the cluster to the page of all metrics.
+/// Adds the metrics of the actor systems of all APIs and of the cluster to the page of all metrics.
 fn add_actor_metrics(
     registry: &Registry,
     llm: &Arc<LlmApi>,
+    queues: &Arc<Queues>,
     sql: &Arc<SqlApi>,
     cluster: Option<&Arc<Cluster>>,
 ) -> Result<(), RegisterError> {
     let llm = Arc::downgrade(llm);
+    let queues = Arc::downgrade(queues);
     let sql = Arc::downgrade(sql);
     let cluster = cluster.map(Arc::downgrade).unwrap_or_default();
     registry.add_source(move |out| {
         let mut metrics = ActorMetrics::default();
         if let Some(llm) = llm.upgrade() {
-            let mut page = String::new();
-            llm.write_actor_metrics(&mut page)?;
-            metrics.add("llm", &page)?;
+            metrics.add("llm", |page| llm.write_actor_metrics(page))?;
+        }
+        if let Some(queues) = queues.upgrade() {
+            metrics.add("queue", |page| queues.write_actor_metrics(page))?;
         }
         if let Some(sql) = sql.upgrade() {
-            let mut page = String::new();
-            sql.write_actor_metrics(&mut page)?;
-            metrics.add("sql", &page)?;
+            metrics.add("sql", |page| sql.write_actor_metrics(page))?;
         }
         if let Some(cluster) = cluster.upgrade() {
-            let mut page = String::new();
-            cluster.write_actor_metrics(&mut page)?;
-            metrics.add("cluster", &page)?;
+            metrics.add("cluster", |page| cluster.write_actor_metrics(page))?;
         }
         metrics.write(out);
         Ok(())

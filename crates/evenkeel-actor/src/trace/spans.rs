@@ -23,7 +23,7 @@ impl SpanHandle {
     /// Opens the span of a message, which is entered while the message is handled.
     #[inline]
     pub(crate) fn for_message(to: &CellRef, message_type: &'static str) -> Self {
-        let actor = || to.occupant().body.settings().label.as_str();
+        let actor = || to.occupant().body.settings().trace_label();
         let signal_key = tracing::field::Empty;
         Self::new(trace_span!("message", actor = actor(), to = %to.index(), message_type, signal_key))
     }
@@ -31,7 +31,7 @@ impl SpanHandle {
     /// Opens the span of an ask, from the request until its reply is received or abandoned.
     #[inline]
     pub(crate) fn for_ask(to: &CellRef) -> Self {
-        let actor = || to.occupant().body.settings().label.as_str();
+        let actor = || to.occupant().body.settings().trace_label();
         Self::new(trace_span!("ask", actor = actor(), to = %to.index()))
     }
 

@@ -2,9 +2,11 @@
 
 mod recorder;
 
+use evenkeel_actor::hub::{Value, names};
 use evenkeel_actor::runtime::test::TestOptions;
 use evenkeel_actor::{
-    Flow, OverflowStrategy, ResumeCondition, SendError, SignalKey, StopMode, SuspendReason,
+    Actor, Context, Flow, HandlerResult, OverflowStrategy, Props, ResumeCondition, SendError, SignalKey,
+    StopMode, SuspendReason,
 };
 use tracing::{Level, info_span, trace};
 
@@ -180,6 +182,35 @@ fn a_span_records_the_outcome_of_an_unhandled_message() {
             "event message: failed",
         ]
     );
+}
+
+#[test]
+fn a_trace_label_names_an_actor_in_spans_and_dead_letters_and_not_in_metrics() {
+    let seen = capture_level(Level::TRACE, |harness| {
+        let props = Props::new(|| Idle).label("queue").trace_label("orders").build();
+        let actor = harness.system.spawn(&props).unwrap();
+        actor.tell(());
+        actor.stop(StopMode::Now);
+        harness.run();
+        let letters = harness.system.take_dead_letters();
+        assert_eq!(letters.iter().map(|letter| &*letter.actor).collect::<Vec<_>>(), ["orders"]);
+        let enqueued = |label| {
+            let labels = [("actor", label), ("mailbox", "user")];
+            harness.system.metrics().get(names::MAILBOX_ENQUEUED_TOTAL, &labels).cloned()
+        };
+        assert_eq!([enqueued("queue"), enqueued("orders")], [Some(Value::Counter(1)), None]);
+    });
+    assert_eq!(seen[0], "open message actor=\"orders\"");
+}
+
+struct Idle;
+
+impl Actor for Idle {
+    type Msg = ();
+
+    fn receive(&mut self, _message: (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
+        Ok(Flow::Continue)
+    }
 }
 
 #[test]

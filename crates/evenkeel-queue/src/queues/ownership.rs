@@ -30,6 +30,8 @@ use crate::time::UnixMillis;
 
 /// Mailbox capacity: more than the store's write queue and all requests together, so that no append is rejected.
 const MAILBOX: NonZeroUsize = NonZeroUsize::new(1 << 19).expect("2¹⁹ is not zero");
+/// Label of all queue actors in metrics, because clients choose the names and the number of queues.
+const ACTOR_LABEL: &str = "queue";
 /// Delay before the next attempt to restart a queue that could not be read.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -170,8 +172,9 @@ impl Queues {
             _drop_notifier: DropNotifier { stopped, sender: self.stopped.clone() },
         };
         queue.0.gauge.replace_actor(actor.state.totals(), forwarder.mailbox.clone());
-        let props = Props::of_values().mailbox(MailboxOptions::bounded(MAILBOX)).label(&*descriptor.name);
-        let actor = self.system.spawn_value(actor, &props.build()).map_err(OpenError::Spawn)?;
+        let props = Props::of_values().mailbox(MailboxOptions::bounded(MAILBOX)).label(ACTOR_LABEL);
+        let props = props.trace_label(descriptor.name.as_str()).build();
+        let actor = self.system.spawn_value(actor, &props).map_err(OpenError::Spawn)?;
         forwarder.connect(actor.clone());
         queue.0.owner.send_if_modified(|owner| match owner {
             Owner::Restarting | Owner::Active(_) => {

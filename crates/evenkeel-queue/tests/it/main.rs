@@ -22,3 +22,4 @@ mod recording_store;
 mod restart;
 mod results;
 mod rotation;
+mod workers;

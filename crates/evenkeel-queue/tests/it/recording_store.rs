@@ -1,7 +1,7 @@
 //! A store that records its calls, and can crash the actor that calls it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 
 use evenkeel_queue::message::{EnqueueResult, MessageMeta, Payload};
 use evenkeel_queue::queue_state::{StoredKey, StoredMessage};
@@ -24,6 +24,8 @@ pub(crate) struct RecordingStore {
     pub(crate) changes: Mutex<Vec<MessageChange>>,
     /// While set, commits are collected here, neither written nor completed.
     pub(crate) held: Mutex<Option<Vec<Completion<()>>>>,
+    /// While set, a commit waits in the queue actor that calls it until all of them have arrived.
+    pub(crate) barrier: Mutex<Option<Arc<Barrier>>>,
     /// Ownership requests are rejected.
     pub(crate) rejects_ownership: AtomicBool,
 }
@@ -38,6 +40,7 @@ impl RecordingStore {
             fetches: AtomicU64::new(0),
             changes: Mutex::default(),
             held: Mutex::default(),
+            barrier: Mutex::default(),
             rejects_ownership: AtomicBool::new(false),
         })
     }
@@ -94,6 +97,10 @@ impl Store for RecordingStore {
 
     fn commit(&self, commit: Commit, done: Completion<()>) {
         assert!(!self.panics.swap(false, Ordering::SeqCst), "panic requested by a test");
+        let barrier = self.barrier.lock().clone();
+        if let Some(barrier) = barrier {
+            barrier.wait();
+        }
         if let Some(held) = &mut *self.held.lock() {
             return held.push(done);
         }

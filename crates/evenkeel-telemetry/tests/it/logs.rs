@@ -53,6 +53,43 @@ fn steps_of_requests_are_logged_at_debug() {
 }
 
 #[test]
+fn a_span_is_logged_with_its_times_when_it_closes_if_the_filter_lets_it_through() {
+    let work = || {
+        let request = tracing::debug_span!("request", number = 1);
+        let message =
+            || tracing::trace_span!(target: "evenkeel_actor::trace::spans", "message", actor = "{jobs}");
+        let message = request.in_scope(message);
+        message.in_scope(|| tracing::info!("handled"));
+    };
+    let messages = |lines: &[Value]| lines.iter().map(|line| line["message"].clone()).collect::<Vec<_>>();
+    let lines = json_lines(Some("debug,evenkeel_actor=trace"), work);
+    assert_eq!(messages(&lines), ["handled", "close", "close"]);
+    let request = json!({"name": "request", "number": 1});
+    let message = json!({"name": "message", "actor": "{jobs}"});
+    let spans = [json!([request, message]), json!([request, message]), json!([request])];
+    assert_eq!(lines.iter().map(|line| line["spans"].clone()).collect::<Vec<_>>(), spans);
+    assert_eq!((&lines[1]["level"], &lines[1]["span"]), (&json!("TRACE"), &message));
+    assert!(lines[1]["time.busy"].is_string() && lines[1]["time.idle"].is_string(), "{}", lines[1]);
+    assert_eq!(messages(&json_lines(None, work)), ["handled"]);
+}
+
+#[test]
+fn the_filter_of_a_running_logger_can_change() {
+    let written = Written::default();
+    let sink = written.clone();
+    let options = |filter| LogOptions::new(Some(filter), Format::Json).unwrap();
+    let (subscriber, filter) = subscriber(options("info"), move || sink.clone());
+    tracing::subscriber::with_default(subscriber, || {
+        for (level, message) in [("info", "first"), ("debug", "second"), ("info", "third")] {
+            filter.set(&options(level));
+            tracing::debug!(message);
+        }
+    });
+    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    assert!(text.contains("second") && text.lines().count() == 1, "{text}");
+}
+
+#[test]
 fn every_line_is_one_json_object_whatever_is_logged() {
     let special = "a\"b\\c\nd\u{1b}[31m\u{0}\u{2028}é";
     let lines = json_lines(None, || tracing::info!(field = special, "{special}"));
@@ -123,7 +160,7 @@ fn logged(filter: Option<&str>, format: Format, work: impl FnOnce()) -> String {
     let written = Written::default();
     let sink = written.clone();
     let options = LogOptions::new(filter, format).unwrap();
-    tracing::subscriber::with_default(subscriber(options, move || sink.clone()), work);
+    tracing::subscriber::with_default(subscriber(options, move || sink.clone()).0, work);
     let bytes = written.0.lock().unwrap().clone();
     String::from_utf8(bytes).unwrap()
 }

@@ -1,4 +1,6 @@
 //! A strict parser of the Prometheus text format: anything outside the format is an error.
+//!
+//! The tests of `evenkeel` include this file by its path.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -7,7 +7,7 @@ use clap::Args;
 use evenkeel::config::Config;
 use evenkeel::data_dir::{DataDir, DataDirClaim};
 use evenkeel::gateway::{Gateway, StartupFiles};
-use evenkeel_telemetry::logs;
+use evenkeel_telemetry::logs::{self, LogFilter};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::CliError;
@@ -22,7 +22,8 @@ Examples:
   evenkeel tenant add acme --weight 2                   add a tenant; from then on clients need an API key
 
 Signals:
-  kill -HUP  PID    reload tenants, nodes, links and the certificate; if the config file is invalid, nothing changes
+  kill -HUP  PID    reload tenants, nodes, links, the certificate and the filter of the log; if the config file is
+                    invalid, nothing changes
   kill -TERM PID    shut down gracefully, like Ctrl-C: fail /readyz for unready_secs, wait up to drain_secs for open SQL
                     transactions to end, then stop accepting and drain requests in flight for up to drain_secs
                     (settings of [server]); a second signal exits at once
@@ -68,11 +69,11 @@ impl ServeArgs {
 pub(super) fn run(mut args: ServeArgs) -> Result<(), CliError> {
     args.settings.resolve_file();
     let config = args.read()?;
-    logs::install(config.telemetry.logs.clone())?;
+    let filter = logs::install(config.telemetry.logs.clone())?;
     raise_limit(&config.server.limits);
     let data_dir = lock_data_dir(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve(&args, config, data_dir))
+    runtime.block_on(serve(&args, config, data_dir, &filter))
 }
 
 fn lock_data_dir(config: &Config) -> Result<DataDir, CliError> {
@@ -89,13 +90,18 @@ fn lock_data_dir(config: &Config) -> Result<DataDir, CliError> {
     }
 }
 
-async fn serve(args: &ServeArgs, config: Config, data_dir: DataDir) -> Result<(), CliError> {
+async fn serve(
+    args: &ServeArgs,
+    config: Config,
+    data_dir: DataDir,
+    filter: &LogFilter,
+) -> Result<(), CliError> {
     let mut signals = Signals::install()?;
     let gateway = Gateway::start(config, data_dir).await?;
     gateway.log_startup();
     log_hints(args, gateway.nodes());
     while signals.next().await == SignalAction::Reload {
-        reload(args, &gateway);
+        reload(args, &gateway, filter);
     }
     tracing::info!(target: "evenkeel", "stopping; a second signal exits at once");
     tokio::select! {
@@ -120,8 +126,13 @@ fn log_hints(args: &ServeArgs, nodes: usize) {
     }
 }
 
-fn reload(args: &ServeArgs, gateway: &Gateway) {
-    let result = args.read().and_then(|config| Ok(gateway.reload(config)?));
+fn reload(args: &ServeArgs, gateway: &Gateway, filter: &LogFilter) {
+    let result = args.read().and_then(|config| {
+        let logs = config.telemetry.logs.clone();
+        let report = gateway.reload(config)?;
+        filter.set(&logs);
+        Ok(report)
+    });
     gateway.record_reload(result.as_ref().map_err(ToString::to_string));
     match result {
         Ok(report) => {

@@ -17,8 +17,14 @@ struct MetricText {
 }
 
 impl ActorMetrics {
-    /// Adds the metrics of one system, a page in Prometheus' text format in which every metric has a heading.
-    pub(super) fn add(&mut self, system: &str, page: &str) -> fmt::Result {
+    /// Adds the metrics of one system, which writes a page in Prometheus' text format with a heading for every metric.
+    pub(super) fn add(
+        &mut self,
+        system: &str,
+        write_page: impl FnOnce(&mut String) -> fmt::Result,
+    ) -> fmt::Result {
+        let mut page = String::new();
+        write_page(&mut page)?;
         let mut heading = String::new();
         let mut name = "";
         for line in page.lines() {
@@ -61,8 +67,8 @@ mod tests {
     fn each_series_has_its_system_as_a_label_and_headings_are_not_repeated() {
         let page = "# HELP a help of a\n# TYPE a gauge\na{actor=\"x y\"} 1\n# TYPE b counter\nb 2\n";
         let mut metrics = ActorMetrics::default();
-        metrics.add("llm", page).unwrap();
-        metrics.add("sql", &page.replace('1', "3")).unwrap();
+        metrics.add("llm", |out| out.write_str(page)).unwrap();
+        metrics.add("sql", |out| out.write_str(&page.replace('1', "3"))).unwrap();
         let mut out = String::new();
         metrics.write(&mut out);
         let expected = "\
@@ -81,7 +87,7 @@ b{system=\"sql\"} 2
     fn the_series_of_a_histogram_stay_under_its_heading() {
         let page = "# TYPE h histogram\nh_bucket{le=\"+Inf\"} 1\nh_sum 2\nh_count 1\n";
         let mut metrics = ActorMetrics::default();
-        metrics.add("sql", page).unwrap();
+        metrics.add("sql", |out| out.write_str(page)).unwrap();
         let mut out = String::new();
         metrics.write(&mut out);
         let expected = "\

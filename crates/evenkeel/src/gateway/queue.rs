@@ -43,7 +43,7 @@ impl QueueApi {
             let message = format!("[queue.sqs] account {account} is the account number of tenant {name:?}");
             return Err(ConfigErrors::without_origin(message).into());
         }
-        let queues = Queues::open(store, queues_max).await?;
+        let queues = Queues::open_with(store, queues_max, config.actor).await?;
         let link_local = config.server.link_local;
         let options = SqsOptions {
             region,

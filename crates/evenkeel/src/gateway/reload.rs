@@ -18,7 +18,9 @@ use crate::node_store::NodeStore;
 use crate::tenant_store::{TenantStore, TenantStoreError};
 
 /// Settings outside lists that take effect without a restart.
-const RELOADED: &[&str] = &["server.admin_key_hashes", "llm.currency"];
+///
+/// The filter of the log is changed by the caller, who installed the logger.
+const RELOADED: &[&str] = &["server.admin_key_hashes", "llm.currency", "telemetry.log"];
 
 /// Outcome of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

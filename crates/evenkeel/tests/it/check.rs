@@ -91,6 +91,12 @@ fn check_reports_what_serve_rejects() {
         ("[server]\ndata_dir = ''\n".to_owned(), "2: data_dir must not be empty"),
         ("[server]\ndata_dir = 'file'\n".to_owned(), "2: file: not a directory"),
         ("[[tenants]]\nname = 'a'\nkey_hashes = []\n".to_owned(), "3: key_hashes is empty"),
+        ("[actor]\nworkers = 0\n".to_owned(), "2: workers must be from 1 to 1024"),
+        ("[actor]\nworker_batch = 65\n".to_owned(), "2: worker_batch must be from 1 to 64"),
+        (
+            "[actor]\nworker = 2\n".to_owned(),
+            "2: unknown key \"worker\" in [actor]; did you mean \"workers\"?",
+        ),
         (
             "[telemetry]\nlog = 'loud'\n".to_owned(),
             "2: log filter \"loud\" is invalid: \"loud\" is not a level",
@@ -154,5 +160,5 @@ fn the_reference_names_every_setting_with_its_default() {
     for example in &blocks[1..] {
         read(example);
     }
-    assert_eq!(blocks.len(), 9, "TOML blocks in docs/configuration.md");
+    assert_eq!(blocks.len(), 10, "TOML blocks in docs/configuration.md");
 }

@@ -1,6 +1,7 @@
 //! The gateway behind real sockets on loopback, in this process or as the `evenkeel` binary.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
+mod actors;
 mod adaptive;
 mod address_limit;
 mod admin;
@@ -20,6 +21,8 @@ mod descriptors;
 mod dispatch;
 mod examples;
 mod explain;
+#[path = "../../../evenkeel-telemetry/tests/it/reader.rs"]
+mod exposition;
 #[path = "../../../evenkeel-sqs/tests/it/external_client.rs"]
 mod external_client;
 mod failover;
