@@ -22,7 +22,7 @@ Examples:
   evenkeel tenant add acme --weight 2                   add a tenant; from then on clients need an API key
 
 Signals:
-  kill -HUP  PID    reload tenants, nodes, links, the certificate and the filter of the log; if the config file is
+  kill -HUP  PID    reload tenants, nodes, links, the certificate and the log filter; if the config file is
                     invalid, nothing changes
   kill -TERM PID    shut down gracefully, like Ctrl-C: fail /readyz for unready_secs, wait up to drain_secs for open SQL
                     transactions to end, then stop accepting and drain requests in flight for up to drain_secs

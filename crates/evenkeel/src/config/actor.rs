@@ -7,7 +7,7 @@ use evenkeel_actor::ActorSystemConfig;
 use super::reader::Section;
 use super::value::Integer;
 
-/// Maximum of `worker_batch`, so that a long handler delays few of the actors behind it.
+/// Maximum of `worker_batch`, which limits how many actors wait behind a long handler and cannot be stolen.
 const WORKER_BATCH_MAX: i64 = 64;
 
 pub(super) fn read(section: &mut Section<'_>) -> ActorSystemConfig {
@@ -53,7 +53,7 @@ mod tests {
         }
     }
 
-    /// Reads a file, with `workers` set by its variable.
+    /// Reads a file, with `workers` set by its environment variable.
     fn read(text: &str, workers: &str) -> Result<ActorSystemConfig, String> {
         let file = Some(("evenkeel.toml".to_owned(), text.to_owned()));
         let env = [("EVENKEEL_ACTOR_WORKERS".to_owned(), workers.to_owned())].into();

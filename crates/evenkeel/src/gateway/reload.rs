@@ -17,9 +17,9 @@ use crate::config::{Config, ConfigErrors, check_link, to_toml};
 use crate::node_store::NodeStore;
 use crate::tenant_store::{TenantStore, TenantStoreError};
 
-/// Settings outside lists that take effect without a restart.
+/// Settings, other than the lists of tenants, nodes and links, that take effect without a restart.
 ///
-/// The filter of the log is changed by the caller, who installed the logger.
+/// The caller applies the log filter, because it installed the logger.
 const RELOADED: &[&str] = &["server.admin_key_hashes", "llm.currency", "telemetry.log"];
 
 /// Outcome of a reload.
