@@ -89,6 +89,48 @@ fn assert_over_limit(reply: &Reply, message: &str) {
 }
 
 #[test]
+fn the_counts_of_a_queue_include_everything_that_was_answered_before() {
+    for store in [StoreKind::Memory, StoreKind::Disk] {
+        let server = SqsServer::with(&format!("counts-{store:?}"), Setup { store, ..Setup::default() });
+        server.ok("CreateQueue", &json!({"QueueName": "q"}));
+        let counts = json!({"QueueUrl": "q", "AttributeNames": ["All"]});
+        for sent in 1..=200 {
+            server.ok("SendMessage", &json!({"QueueUrl": "q", "MessageBody": "x", "DelaySeconds": 900}));
+            let attributes = &server.ok("GetQueueAttributes", &counts)["Attributes"];
+            assert_eq!(attributes["ApproximateNumberOfMessagesDelayed"], sent.to_string(), "{attributes}");
+            assert_eq!(attributes["ApproximateNumberOfMessages"], "0", "{attributes}");
+        }
+        server.ok("SendMessage", &json!({"QueueUrl": "q", "MessageBody": "x"}));
+        for _ in 0..200 {
+            // The timeout is over before the response.
+            server.ok("ReceiveMessage", &json!({"QueueUrl": "q", "VisibilityTimeout": 0}));
+            let attributes = &server.ok("GetQueueAttributes", &counts)["Attributes"];
+            assert_eq!(attributes["ApproximateNumberOfMessages"], "1", "{attributes}");
+        }
+    }
+}
+
+#[test]
+fn a_receive_that_returns_nothing_has_moved_the_message_to_the_dead_letter_queue() {
+    for store in [StoreKind::Memory, StoreKind::Disk] {
+        let server = SqsServer::with(&format!("moved-{store:?}"), Setup { store, ..Setup::default() });
+        server.ok("CreateQueue", &json!({"QueueName": "dead"}));
+        let arn = "arn:aws:sqs:us-east-1:000000000000:dead";
+        let policy = json!({"deadLetterTargetArn": arn, "maxReceiveCount": 1}).to_string();
+        let attributes = json!({"RedrivePolicy": policy, "VisibilityTimeout": "0"});
+        server.ok("CreateQueue", &json!({"QueueName": "q", "Attributes": attributes}));
+        for n in 0..100 {
+            server.ok("SendMessage", &json!({"QueueUrl": "q", "MessageBody": n.to_string()}));
+            let first = server.ok("ReceiveMessage", &json!({"QueueUrl": "q"}));
+            assert_eq!(first["Messages"][0]["Body"], n.to_string(), "{first}");
+            assert_eq!(server.ok("ReceiveMessage", &json!({"QueueUrl": "q"})), json!({}));
+            let dead = server.ok("ReceiveMessage", &json!({"QueueUrl": "dead"}));
+            assert_eq!(dead["Messages"][0]["Body"], n.to_string(), "{dead}");
+        }
+    }
+}
+
+#[test]
 fn operations_and_queue_contents_are_counted() {
     let server = SqsServer::start("metrics");
     server.ok("CreateQueue", &json!({"QueueName": "q"}));
