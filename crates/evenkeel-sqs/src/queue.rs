@@ -105,7 +105,7 @@ impl SqsApi {
         let attributes = request.attributes.unwrap_or_default();
         check_name(name, &attributes)?;
         let tags = request.tags.unwrap_or_default();
-        check_tags(&tags)?;
+        check_tags(name, &tags)?;
         let _changing = self.changing.lock().await;
         if let Some(queue) = self.find(&context.caller, QueueRef::by_name(name), context.operation) {
             self.check_same(&context.caller, &queue, &attributes)?;

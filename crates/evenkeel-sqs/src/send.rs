@@ -99,8 +99,11 @@ impl SqsApi {
         }
         let dedup = DedupPolicy::of(&queue.descriptor());
         for entry in &request.entries {
-            // As at AWS, an entry of a FIFO queue without its ids fails the whole call.
-            dedup.check_ids(entry.message_group_id.as_deref(), entry.message_deduplication_id.as_deref())?;
+            // As at AWS, an entry of a FIFO queue without its ids fails the whole call, a missing group with another code
+            // than in `SendMessage`.
+            dedup
+                .check_ids(entry.message_group_id.as_deref(), entry.message_deduplication_id.as_deref())
+                .map_err(|error| SqsError::invalid(error.to_string()))?;
         }
         let mut batch = BatchResponse { successful: Vec::new(), failed: Vec::new() };
         let mut messages = Vec::with_capacity(request.entries.len());
