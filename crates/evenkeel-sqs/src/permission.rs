@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::api::{EmptyResponse, RequestContext, SqsApi, required};
 use crate::error::SqsError;
 use crate::operation::Operation;
+use crate::protocol::list;
 use crate::reason;
 
 const LABEL_MAX: usize = 80;
@@ -17,9 +18,9 @@ pub(crate) struct AddPermission {
     queue_url: Option<String>,
     #[serde(rename = "Label")]
     label: Option<String>,
-    #[serde(rename = "AWSAccountIds", default)]
+    #[serde(rename = "AWSAccountIds", default, deserialize_with = "list")]
     accounts: Vec<String>,
-    #[serde(rename = "Actions", default)]
+    #[serde(rename = "Actions", default, deserialize_with = "list")]
     actions: Vec<String>,
 }
 

@@ -17,6 +17,7 @@ use crate::error::SqsError;
 use crate::fifo;
 use crate::limit::PAGE;
 use crate::operation::Operation;
+use crate::protocol::list;
 use crate::queue_metadata::QueueMetadata;
 use crate::reason;
 use crate::settings::{AttributeName, Attributes, QueueSpec};
@@ -54,7 +55,7 @@ pub(crate) struct QueueRequest {
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct GetAttributes {
     queue_url: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "list")]
     attribute_names: Vec<String>,
 }
 

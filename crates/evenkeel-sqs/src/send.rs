@@ -15,6 +15,7 @@ use crate::batch::{BatchFailure, BatchResponse, check_ids};
 use crate::error::{SqsError, too_large};
 use crate::fifo::{DedupName, DedupPolicy, DedupScope};
 use crate::limit::{BATCH_BYTES_MAX, DELAY_SECS, GROUP_MAX, HEADROOM, TRACE_MAX};
+use crate::protocol::list;
 use crate::reason;
 use crate::stored_headers::StoredHeaders;
 use crate::stored_key::Sender;
@@ -27,7 +28,7 @@ const ENTRY: &str = "SendMessageBatchRequestEntry";
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct SendMessageBatch {
     queue_url: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "list")]
     entries: Vec<SendMessage>,
 }
 

@@ -61,6 +61,31 @@ fn no_operation_fails_internally_on_a_body_of_the_wrong_shape() {
 }
 
 #[test]
+fn a_parameter_that_is_null_is_missing() {
+    let server = SqsServer::start("null");
+    server.ok("CreateQueue", &json!({"QueueName": "q", "Attributes": null, "tags": null}));
+    let unset = json!({
+        "QueueUrl": "q", "MessageBody": "x", "DelaySeconds": null, "MessageAttributes": null, "MessageGroupId": null,
+        "MessageSystemAttributes": null,
+    });
+    server.ok("SendMessage", &unset);
+    let unset = json!({
+        "QueueUrl": "q", "AttributeNames": null, "MessageSystemAttributeNames": null, "MessageAttributeNames": null,
+        "MaxNumberOfMessages": null, "VisibilityTimeout": null, "WaitTimeSeconds": null,
+        "ReceiveRequestAttemptId": null,
+    });
+    assert_eq!(server.ok("ReceiveMessage", &unset)["Messages"][0]["Body"], "x");
+    assert_eq!(server.ok("GetQueueAttributes", &json!({"QueueUrl": "q", "AttributeNames": null})), json!({}));
+    for operation in ["SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"] {
+        let empty = server.call(operation, &json!({"QueueUrl": "q", "Entries": null}));
+        assert_eq!(empty.json()["__type"], "com.amazonaws.sqs#EmptyBatchRequest", "{operation}");
+    }
+    let permission = json!({"QueueUrl": "q", "Label": "a", "AWSAccountIds": null, "Actions": null});
+    let missing = server.call("AddPermission", &permission);
+    assert_eq!(missing.json()["message"], "The request must contain the parameter Actions.");
+}
+
+#[test]
 fn a_queue_at_a_limit_rejects_requests_with_the_limit_and_keeps_its_messages() {
     let defaults = QueueSettings { messages_max: 2, in_flight_max: 1, ..QueueSettings::default() };
     let server = SqsServer::with("limits", Setup { store: StoreKind::Disk, defaults, ..Setup::default() });
