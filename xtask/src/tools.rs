@@ -46,6 +46,8 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool::PythonPackage { directory: "target/python", name: "kombu", version: "5.7.0" },
     // kombu needs it to talk to SQS.
     Tool::PythonPackage { directory: "target/python", name: "pycurl", version: "7.49.0" },
+    Tool::PythonPackage { directory: "target/python", name: "dramatiq", version: "2.2.1" },
+    Tool::PythonPackage { directory: "target/python", name: "dramatiq_sqs", version: "0.4.4" },
     Tool::PythonPackage { directory: "target/python", name: "libsql", version: "0.1.11" },
     // The last line of versions that uses the query protocol of SQS.
     Tool::PythonPackage { directory: "target/boto3-query", name: "boto3", version: "1.26.165" },

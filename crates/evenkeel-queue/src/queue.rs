@@ -35,6 +35,7 @@ pub(crate) use owner::{ActiveOwner, Owner, RestartBackoff};
 
 /// Timeout of a request to the queue actor.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Concurrent requests to one queue actor; further ones are rejected.
 const REQUESTS_MAX: u64 = 65_536;
 
@@ -90,9 +91,17 @@ impl Queue {
         self.0.clock.now()
     }
 
-    /// Returns message counts and bytes, without asking the queue actor.
+    /// Returns message counts and bytes, without asking the queue actor, whose last changes may be missing.
     pub fn totals(&self) -> QueueTotals {
         self.0.gauge.read()
+    }
+
+    /// Returns message counts and bytes that include everything that was answered before, unless the actor is busy for longer
+    /// than a second.
+    pub async fn settled_totals(&self) -> QueueTotals {
+        // An error means that the totals may lack the last changes.
+        drop(tokio::time::timeout(SETTLE_TIMEOUT, self.ask(Msg::Settle)).await);
+        self.totals()
     }
 
     /// Sends messages atomically; returns once they are as durable as the queue's settings require.

@@ -68,6 +68,8 @@ pub(crate) enum Msg {
     MoveFound(MoveRequest, KeyId, Result<Vec<(MessageMeta, Payload)>, StoreError>),
     /// The store has moved or deleted messages, or failed to; with the move they belong to.
     Removed(Vec<Seq>, Result<(), StoreError>, Option<MoveRequest>),
+    /// The store has moved a message to the dead-letter queue, or failed to.
+    DeadLettered(Seq, Result<(), StoreError>),
     /// Without a delay, the queue's backoff applies.
     Nack(Vec<(DeliveryId, Option<Duration>)>, Reply<ReceiptResults>),
     Abandon(Vec<(DeliveryId, AbandonMode)>, Reply<ReceiptResults>),
@@ -85,6 +87,8 @@ pub(crate) enum Msg {
     RuleChanged(KeyId, Arc<str>, KeyRule),
     GetRule(Arc<str>, Reply<KeyRule>),
     Settings(Arc<QueueSettings>),
+    /// Answers once the totals include every message before this one.
+    Settle(Reply<()>),
     Stats(Reply<QueueStats>),
     /// The number of keys to skip, and the maximum to return.
     KeyStats(usize, usize, Reply<Vec<KeyStats>>),
@@ -138,6 +142,8 @@ pub(crate) struct QueueActor {
     pub(crate) random: u64,
     /// Prefetches under way.
     pub(crate) prefetching: usize,
+    /// Moves to the dead-letter queue under way.
+    pub(crate) dead_lettering: usize,
     /// Messages and bytes appended to the state and not yet published in the gauge.
     pub(crate) appended: (u64, u64),
     /// Keys that had neither messages nor a rule at recovery.
@@ -187,6 +193,10 @@ impl Actor for QueueActor {
                     request.finish(result);
                 }
             }
+            Msg::DeadLettered(seq, result) => {
+                self.dead_lettering = self.dead_lettering.saturating_sub(1);
+                self.on_removed(vec![seq], &result);
+            }
             Msg::Nack(nacks, reply) => self.nack(nacks, reply, &ctx.me()),
             Msg::Abandon(deliveries, reply) => self.abandon(&deliveries, reply, &ctx.me()),
             Msg::Extend(leases, reply) => self.extend(&leases, reply),
@@ -207,6 +217,12 @@ impl Actor for QueueActor {
             Msg::Settings(settings) => {
                 self.state.set_limits(&settings);
                 self.settings = settings;
+            }
+            Msg::Settle(reply) => {
+                let ended = self.state.expire_leases(self.clock.now(), DUE_MAX);
+                self.write_dispositions(ended, &ctx.me());
+                self.publish_totals();
+                respond(reply, ());
             }
             Msg::Stats(reply) => respond(reply, self.state.stats()),
             Msg::KeyStats(skip, max, reply) => respond(reply, self.state.key_stats(skip, max)),
@@ -271,7 +287,7 @@ impl QueueActor {
         self.write_dispositions(ended, self_ref);
         if self.state.has_ready() {
             self.deliver(request, self_ref);
-        } else if request.when_empty == WhenEmpty::Return && !self.is_prefetching() {
+        } else if request.when_empty == WhenEmpty::Return && !self.awaits_store() {
             self.answer_empty(request);
         } else if self.waiting.len() < WAITING_MAX {
             self.waiting.push_back(request);
@@ -284,9 +300,10 @@ impl QueueActor {
         }
     }
 
-    /// Reports whether a read is under way that may find a message to deliver.
-    fn is_prefetching(&self) -> bool {
-        self.prefetching > 0 || self.state.is_prefetching()
+    /// Reports whether a read is under way that may find a message to deliver, or a move to the dead-letter queue, where
+    /// a client that received nothing looks for the message next.
+    fn awaits_store(&self) -> bool {
+        self.prefetching > 0 || self.state.is_prefetching() || self.dead_lettering > 0
     }
 
     /// Answers that the queue is empty, or that its messages cannot be read.
@@ -307,7 +324,7 @@ impl QueueActor {
             leased.map(|leased| MessageChange::Leased(self.lease_record(leased), leased.until)).collect(),
         );
         self.delete_expired(batch.expired, self_ref);
-        let may_wait = request.when_empty == WhenEmpty::Wait || self.is_prefetching();
+        let may_wait = request.when_empty == WhenEmpty::Wait || self.awaits_store();
         if batch.leased.is_empty() && may_wait {
             return self.waiting.push_front(request);
         }
@@ -424,7 +441,7 @@ impl QueueActor {
         self.commit_relaxed(changes);
     }
 
-    /// Replies to the receives that waited only for a prefetch.
+    /// Replies to the receives that waited only for the store.
     fn answer_empty_receives(&mut self) {
         // They may be anywhere in `waiting`, also behind receives that wait for messages.
         let (returning, waiting) =
@@ -501,14 +518,10 @@ impl QueueActor {
     fn after_message(&mut self, ctx: &mut Context<'_, Self>) {
         self.serve_waiting(&ctx.me());
         self.request_prefetches(ctx);
-        if !self.state.has_ready() && !self.is_prefetching() {
+        if !self.state.has_ready() && !self.awaits_store() {
             self.answer_empty_receives();
         }
-        self.gauge.set_actor_totals(self.state.totals());
-        let (count, bytes) = core::mem::take(&mut self.appended);
-        if count > 0 {
-            self.mailbox.subtract(count, bytes);
-        }
+        self.publish_totals();
         // The timer is only moved to an earlier time. If its lease was acknowledged, it fires early and is set again.
         let earlier = self.state.next_due().filter(|&due| self.timer_due.is_none_or(|timer| due < timer));
         if let Some(due) = earlier {
@@ -516,6 +529,14 @@ impl QueueActor {
             if ctx.set_timer(DUE, after, Repeat::Once) {
                 self.timer_due = Some(due);
             }
+        }
+    }
+
+    fn publish_totals(&mut self) {
+        self.gauge.set_actor_totals(self.state.totals());
+        let (count, bytes) = core::mem::take(&mut self.appended);
+        if count > 0 {
+            self.mailbox.subtract(count, bytes);
         }
     }
 

@@ -10,6 +10,7 @@ use crate::api::{EmptyResponse, RequestContext, SqsApi, required, seconds};
 use crate::batch::{BatchResponse, BatchSuccess, batch_response, check_ids};
 use crate::error::SqsError;
 use crate::limit::VISIBILITY_SECS;
+use crate::protocol::list;
 use crate::reason;
 use crate::time::Seconds;
 
@@ -28,7 +29,7 @@ pub(crate) struct ReceiptRequest {
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct ReceiptBatchRequest {
     queue_url: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "list")]
     entries: Vec<ReceiptRequest>,
 }
 

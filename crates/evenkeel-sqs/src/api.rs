@@ -139,7 +139,7 @@ impl SqsApi {
             }
             Operation::DeleteQueue => context.encode(&self.delete_queue(context, &parameters.read()?).await?),
             Operation::GetQueueAttributes => {
-                context.encode(&self.queue_attributes(context, &parameters.read()?)?)
+                context.encode(&self.queue_attributes(context, &parameters.read()?).await?)
             }
             Operation::GetQueueUrl => context.encode(&self.queue_url(context, &parameters.read()?)?),
             Operation::ListDeadLetterSourceQueues => {

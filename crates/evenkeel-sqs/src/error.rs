@@ -28,6 +28,8 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-amzn-reques
 const HINT: HeaderName = HeaderName::from_static("x-evenkeel-hint");
 /// The query protocol's text of [`SqsError::NoQueue`].
 const NO_QUEUE_IN_XML: &str = "The specified queue does not exist for this wsdl version.";
+/// The query protocol's whole body of [`SqsError::UnknownOperation`].
+const NO_OPERATION_IN_XML: &str = "<UnknownOperationException/>";
 /// Namespace of the error types of SQS.
 const SQS: &str = "com.amazonaws.sqs";
 /// Namespace of the error types that all AWS services share.
@@ -39,9 +41,10 @@ pub(crate) enum SqsError {
     /// The body is not a valid request of the operation.
     #[error("{message}")]
     Serialization { message: String },
+    /// In the query protocol, the error of a `GET` request without an operation.
     #[error("X-Amz-Target is missing or is not an operation of AmazonSQS")]
     UnknownOperation,
-    /// The query protocol's error for a request without an operation.
+    /// The query protocol's error of a form without an operation.
     #[error("The request must contain the parameter Action.")]
     NoAction,
     #[error("The action {action} is not valid for this endpoint.")]
@@ -176,7 +179,7 @@ impl SqsError {
 
     /// Converts the error into a response.
     pub(crate) fn to_response(&self, protocol: Protocol, request_id: &str) -> Response {
-        let ErrorParts { status, namespace, name, code } = self.parts();
+        let ErrorParts { mut status, namespace, name, code } = self.parts();
         let cause = if self.is_sender_fault() { "Sender" } else { "Receiver" };
         let message = match (self, protocol) {
             (Self::NoQueue, Protocol::Query) => NO_QUEUE_IN_XML.to_owned(),
@@ -187,6 +190,10 @@ impl SqsError {
                 let kind = format!("{namespace}#{name}");
                 let json = ErrorBody { kind: &kind, message: &message };
                 serde_json::to_vec(&json).unwrap_or_default()
+            }
+            Protocol::Query if *self == Self::UnknownOperation => {
+                status = StatusCode::NOT_FOUND;
+                NO_OPERATION_IN_XML.into()
             }
             Protocol::Query => {
                 let error = XmlError { cause, code, message: &message };

@@ -396,8 +396,7 @@ async fn run(sqs: Weak<SqsApi>, task: Arc<Task>, source: Queue, mut stopping: wa
                 task.moved.fetch_add(step.moved, Ordering::Relaxed);
                 match step.next {
                     Some(next) => cursor = next,
-                    // Messages that were sent directly to the dead-letter queue have no source.
-                    None if step.left > 0 => break State::Failed("CouldNotDetermineMessageSource"),
+                    None if step.left > 0 => break State::Failed(reason_to_leave(task.queues.destination)),
                     None => break State::Completed,
                 }
                 retries = 0;
@@ -422,6 +421,16 @@ async fn run(sqs: Weak<SqsApi>, task: Arc<Task>, source: Queue, mut stopping: wa
         sqs.remove_task_record(&source, &task.id).await;
     }
     *task.state.lock() = state;
+}
+
+/// Returns the failure reason of a task that left messages in the source.
+fn reason_to_leave(destination: Option<QueueId>) -> &'static str {
+    match destination {
+        // It was deleted, or has another owner.
+        Some(_) => SqsError::NoQueue.code(),
+        // Messages that were sent directly to the dead-letter queue have no source.
+        None => "CouldNotDetermineMessageSource",
+    }
 }
 
 /// Returns the messages per step and the pause between steps.

@@ -66,6 +66,11 @@ impl Operation {
         )
     }
 
+    /// Reports whether the URL of a queue is an endpoint of the operation.
+    pub(crate) const fn is_on_queue(self) -> bool {
+        !matches!(self, Self::CreateQueue | Self::ListQueues)
+    }
+
     /// Reports whether responses of the operation have fields.
     pub(crate) const fn has_result(self) -> bool {
         !matches!(

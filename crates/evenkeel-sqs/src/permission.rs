@@ -6,9 +6,11 @@ use serde_json::{Map, Value, json};
 use crate::api::{EmptyResponse, RequestContext, SqsApi, required};
 use crate::error::SqsError;
 use crate::operation::Operation;
+use crate::protocol::list;
 use crate::reason;
 
 const LABEL_MAX: usize = 80;
+const ACTIONS_MAX: usize = 7;
 
 #[derive(Deserialize)]
 pub(crate) struct AddPermission {
@@ -16,9 +18,9 @@ pub(crate) struct AddPermission {
     queue_url: Option<String>,
     #[serde(rename = "Label")]
     label: Option<String>,
-    #[serde(rename = "AWSAccountIds", default)]
+    #[serde(rename = "AWSAccountIds", default, deserialize_with = "list")]
     accounts: Vec<String>,
-    #[serde(rename = "Actions", default)]
+    #[serde(rename = "Actions", default, deserialize_with = "list")]
     actions: Vec<String>,
 }
 
@@ -76,16 +78,19 @@ fn check(label: &str, request: &AddPermission) -> Result<(), SqsError> {
     if !is_plain || label.len() > LABEL_MAX {
         return Err(SqsError::invalid_value("Label", label, reason::LABEL));
     }
-    if request.accounts.is_empty() {
-        return Err(SqsError::Missing { name: "AWSAccountIds" });
-    }
-    if request.actions.is_empty() {
-        return Err(SqsError::Missing { name: "ActionName" });
+    let count = request.actions.len();
+    if count == 0 {
+        return Err(SqsError::Missing { name: "Actions" });
     }
     let is_account =
-        |account: &&String| account.len() == 12 && account.bytes().all(|byte| byte.is_ascii_digit());
-    if let Some(account) = request.accounts.iter().find(|account| !is_account(account)) {
-        return Err(SqsError::invalid_value("PrincipalId", account, reason::PRINCIPAL));
+        |account: &String| account.len() == 12 && account.bytes().all(|byte| byte.is_ascii_digit());
+    if request.accounts.is_empty() || !request.accounts.iter().all(is_account) {
+        let accounts = format!("[{}]", request.accounts.join(", "));
+        return Err(SqsError::invalid_value("PrincipalId", accounts, reason::PRINCIPAL));
+    }
+    if ACTIONS_MAX < count {
+        let message = format!("{count} Actions were found, maximum allowed is {ACTIONS_MAX}.");
+        return Err(SqsError::OverLimit { message });
     }
     for action in request.actions.iter().filter(|name| *name != "*") {
         let operation = Operation::from_name(action).filter(|operation| operation.action() == action);

@@ -2,8 +2,8 @@
 
 use evenkeel_server::route::{ServerRequest, is_form};
 use http::{HeaderName, HeaderValue, Method};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::error::SqsError;
@@ -83,6 +83,13 @@ impl Parameters<'_> {
         };
         parsed.map_err(|error| SqsError::Serialization { message: error.to_string() })
     }
+}
+
+/// Deserializes a list; some clients send `null` for a list that they do not set.
+pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// Reports whether the query string names an operation.

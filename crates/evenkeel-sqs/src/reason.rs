@@ -46,6 +46,8 @@ pub(crate) const ATTRIBUTE_TYPE_LENGTH: &str =
 pub(crate) const ATTRIBUTE_LIST: &str =
     "Message attribute list values in SendMessage operation are not supported.";
 
+pub(crate) const TAG_KEY: &str = "Tag keys must be between 1 and 128 characters in length.";
+
 pub(crate) const MODIFIED_QUEUE_TYPE: &str = " Reason: Modifying queue type is not supported.";
 pub(crate) const REDRIVE_NOT_JSON: &str = " Reason: Redrive policy is not a valid JSON map.";
 pub(crate) const REDRIVE_NO_COUNT: &str =

@@ -17,6 +17,7 @@ use crate::error::SqsError;
 use crate::fifo::is_valid_id;
 use crate::limit::{RECEIVE, VISIBILITY_SECS, WAIT_SECS};
 use crate::operation::Operation;
+use crate::protocol::list;
 use crate::reason;
 use crate::send::sequence_number;
 use crate::stored_headers::{StoredHeaders, client_key};
@@ -26,11 +27,11 @@ use crate::stored_key::FirstLevel;
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct ReceiveMessage {
     queue_url: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "list")]
     attribute_names: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "list")]
     message_system_attribute_names: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "list")]
     message_attribute_names: Vec<String>,
     max_number_of_messages: Option<i64>,
     visibility_timeout: Option<i64>,

@@ -15,6 +15,7 @@ use crate::batch::{BatchFailure, BatchResponse, check_ids};
 use crate::error::{SqsError, too_large};
 use crate::fifo::{DedupName, DedupPolicy, DedupScope};
 use crate::limit::{BATCH_BYTES_MAX, DELAY_SECS, GROUP_MAX, HEADROOM, TRACE_MAX};
+use crate::protocol::list;
 use crate::reason;
 use crate::stored_headers::StoredHeaders;
 use crate::stored_key::Sender;
@@ -27,7 +28,7 @@ const ENTRY: &str = "SendMessageBatchRequestEntry";
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct SendMessageBatch {
     queue_url: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "list")]
     entries: Vec<SendMessage>,
 }
 
@@ -99,8 +100,11 @@ impl SqsApi {
         }
         let dedup = DedupPolicy::of(&queue.descriptor());
         for entry in &request.entries {
-            // As at AWS, an entry of a FIFO queue without its ids fails the whole call.
-            dedup.check_ids(entry.message_group_id.as_deref(), entry.message_deduplication_id.as_deref())?;
+            // As at AWS, an entry of a FIFO queue without its ids fails the whole call, a missing group with another code
+            // than in `SendMessage`.
+            dedup
+                .check_ids(entry.message_group_id.as_deref(), entry.message_deduplication_id.as_deref())
+                .map_err(|error| SqsError::invalid(error.to_string()))?;
         }
         let mut batch = BatchResponse { successful: Vec::new(), failed: Vec::new() };
         let mut messages = Vec::with_capacity(request.entries.len());

@@ -189,12 +189,16 @@ fn parse(request: &ServerRequest, body: &[u8]) -> Result<(Operation, Value), Sqs
     if let Some(version) = form.text("Version").filter(|version| *version != VERSION) {
         return Err(SqsError::NoVersion { version: version.to_owned() });
     }
+    let missing = match *request.request.method() {
+        Method::POST => SqsError::NoAction,
+        _ => SqsError::UnknownOperation,
+    };
     // The routes of GET also match HEAD, whose response could not carry messages.
-    let action = form.text("Action").filter(|_| request.request.method() != Method::HEAD);
-    let action = action.ok_or(SqsError::NoAction)?;
-    let unknown = || SqsError::UnknownAction { action: action.to_owned() };
-    let operation = Operation::from_name(action).ok_or_else(unknown)?;
-    if uri.path() != "/" {
+    let action = form.text("Action").filter(|_| request.request.method() != Method::HEAD).ok_or(missing)?;
+    let is_queue_url = uri.path() != "/";
+    let operation = Operation::from_name(action).filter(|operation| !is_queue_url || operation.is_on_queue());
+    let operation = operation.ok_or_else(|| SqsError::UnknownAction { action: action.to_owned() })?;
+    if is_queue_url {
         form.set_default("QueueUrl", queue_path(uri.path())?);
     }
     Ok((operation, form.into_json()?))

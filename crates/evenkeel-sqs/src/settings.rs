@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenkeel_queue::queue::Queue;
+use evenkeel_queue::queue_state::QueueTotals;
 use evenkeel_queue::store::QueueDescriptor;
 use evenkeel_queue::{Namespace, QueueId, QueueSettings, Rejection};
 use evenkeel_server::tenant::Caller;
@@ -112,6 +113,16 @@ impl AttributeName {
     pub(crate) fn parse(name: &str) -> Result<Self, SqsError> {
         let found = Self::ALL.iter().copied().find(|known| known.as_str() == name);
         found.ok_or_else(|| SqsError::UnknownAttribute { name: name.to_owned() })
+    }
+
+    /// Reports whether the attribute is a number of messages.
+    pub(crate) const fn is_count(self) -> bool {
+        matches!(
+            self,
+            Self::ApproximateNumberOfMessages
+                | Self::ApproximateNumberOfMessagesNotVisible
+                | Self::ApproximateNumberOfMessagesDelayed
+        )
     }
 }
 
@@ -267,12 +278,11 @@ impl SqsApi {
     /// Returns any attribute of a queue, including its message counts.
     pub(crate) fn attribute(
         &self,
-        queue: &Queue,
+        totals: &QueueTotals,
         descriptor: &QueueDescriptor,
         spec: &QueueSpec,
         name: AttributeName,
     ) -> Option<String> {
-        let totals = queue.totals();
         let count = |count: u64| Some(count.to_string());
         match name {
             AttributeName::ApproximateNumberOfMessages => count(totals.pending),

@@ -47,8 +47,10 @@ impl SqsApi {
         request: TagQueue,
     ) -> Result<EmptyResponse, SqsError> {
         self.change(context, request.queue_url.as_deref(), |spec| {
-            spec.metadata.tags.extend(request.tags.ok_or(SqsError::Missing { name: "Tags" })?);
-            check_tags(&spec.metadata.tags)
+            let tags =
+                request.tags.filter(|tags| !tags.is_empty()).ok_or(SqsError::Missing { name: "Tags" })?;
+            spec.metadata.tags.extend(tags);
+            check_tags(&spec.name, &spec.metadata.tags)
         })
         .await
     }
@@ -60,6 +62,9 @@ impl SqsApi {
     ) -> Result<EmptyResponse, SqsError> {
         self.change(context, request.queue_url.as_deref(), |spec| {
             let keys = request.tag_keys.as_ref().ok_or(SqsError::Missing { name: "TagKeys" })?;
+            if keys.is_empty() {
+                return Err(SqsError::invalid(reason::TAG_KEY));
+            }
             spec.metadata.tags.retain(|key, _| !keys.contains(key));
             Ok(())
         })
@@ -76,15 +81,17 @@ impl SqsApi {
     }
 }
 
-/// Checks tags against AWS's rules.
-pub(crate) fn check_tags(tags: &Tags) -> Result<(), SqsError> {
-    let count = tags.len();
-    if count > TAGS_MAX {
-        return Err(SqsError::invalid(format!("Too many tags: {count}, at most {TAGS_MAX} are allowed.")));
+/// Checks the tags of a queue against AWS's rules.
+pub(crate) fn check_tags(queue: &str, tags: &Tags) -> Result<(), SqsError> {
+    if tags.len() > TAGS_MAX {
+        return Err(SqsError::invalid(format!("Too many tags added for queue {queue}.")));
     }
     for (key, value) in tags {
-        if !(1..=TAG_KEY_MAX).contains(&key.chars().count()) || value.chars().count() > TAG_VALUE_MAX {
-            let reason = format!("a key has 1 to {TAG_KEY_MAX} characters, a value at most {TAG_VALUE_MAX}.");
+        if !(1..=TAG_KEY_MAX).contains(&key.chars().count()) {
+            return Err(SqsError::invalid(reason::TAG_KEY));
+        }
+        if value.chars().count() > TAG_VALUE_MAX {
+            let reason = format!("a value has at most {TAG_VALUE_MAX} characters.");
             return Err(SqsError::invalid_value("Tags", key, reason));
         }
         if !is_valid_text(key) || !is_valid_text(value) {

@@ -56,7 +56,12 @@ impl Xml {
         for part in ["<", name, ">"] {
             self.text.push_str(part);
         }
+        let start = self.text.len();
         write(self);
+        if self.text.len() == start {
+            self.text.truncate(start - 1);
+            return self.text.push_str("/>");
+        }
         for part in ["</", name, ">"] {
             self.text.push_str(part);
         }
@@ -163,6 +168,8 @@ mod tests {
             "{xml}"
         );
         assert!(xml.contains("<BatchResultErrorEntry><SenderFault>true</SenderFault>"), "{xml}");
+        let empty = response(Operation::ReceiveMessage, "req-1", &json!({}));
+        assert!(empty.contains("<ReceiveMessageResult/>"), "{empty}");
         let empty = response(Operation::DeleteQueue, "req-1", &json!({}));
         assert!(!empty.contains("Result") && empty.contains("<RequestId>req-1</RequestId>"), "{empty}");
     }

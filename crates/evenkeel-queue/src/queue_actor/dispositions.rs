@@ -21,7 +21,8 @@ impl QueueActor {
                 (Disposition::DeadLetter { key, meta, .. }, Some(redrive)) => {
                     let self_ref = self_ref.clone();
                     let commit = self.commit(vec![MessageChange::Moved(key, meta, redrive.to)]);
-                    let done = move |result| self_ref.tell(Msg::Removed(vec![meta.seq], result, None));
+                    let done = move |result| self_ref.tell(Msg::DeadLettered(meta.seq, result));
+                    self.dead_lettering += 1;
                     self.store.commit(commit, Box::new(done));
                 }
                 // The redrive policy was removed meanwhile, so the message is redelivered, after a second.

@@ -167,6 +167,7 @@ impl Queues {
             timer_due: None,
             random,
             prefetching: 0,
+            dead_lettering: 0,
             appended: (0, 0),
             unused_keys: unused_keys.map(|stored| stored.key).collect(),
             _drop_notifier: DropNotifier { stopped, sender: self.stopped.clone() },

@@ -1,4 +1,4 @@
-//! Unmodified clients of SQS: boto3, a Celery worker, the AWS SDK for JavaScript and sqs-consumer.
+//! Unmodified clients of SQS: boto3, Celery and Dramatiq workers, the AWS SDK for JavaScript and sqs-consumer.
 
 use std::process::Command;
 
@@ -120,6 +120,17 @@ fn a_celery_worker_runs_the_tasks_sent_to_it() {
 #[test]
 fn a_celery_worker_survives_a_task_that_is_requeued_after_its_visibility_timeout() {
     run_celery("late-requeue");
+}
+
+#[test]
+fn a_dramatiq_worker_runs_delays_retries_and_dead_letters_jobs() {
+    let setup = Setup { store: StoreKind::Disk, tenants: vec![tenant("acme")], ..Setup::default() };
+    let server = SqsServer::with("dramatiq", setup);
+    let pair = server.credentials("acme");
+    run(python("dramatiq_client.py")
+        .arg(server.url())
+        .env("AWS_ACCESS_KEY_ID", &pair.access_key_id)
+        .env("AWS_SECRET_ACCESS_KEY", pair.secret_access_key.expose()));
 }
 
 #[test]

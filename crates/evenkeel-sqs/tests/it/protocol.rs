@@ -61,6 +61,31 @@ fn no_operation_fails_internally_on_a_body_of_the_wrong_shape() {
 }
 
 #[test]
+fn a_parameter_that_is_null_is_missing() {
+    let server = SqsServer::start("null");
+    server.ok("CreateQueue", &json!({"QueueName": "q", "Attributes": null, "tags": null}));
+    let unset = json!({
+        "QueueUrl": "q", "MessageBody": "x", "DelaySeconds": null, "MessageAttributes": null, "MessageGroupId": null,
+        "MessageSystemAttributes": null,
+    });
+    server.ok("SendMessage", &unset);
+    let unset = json!({
+        "QueueUrl": "q", "AttributeNames": null, "MessageSystemAttributeNames": null, "MessageAttributeNames": null,
+        "MaxNumberOfMessages": null, "VisibilityTimeout": null, "WaitTimeSeconds": null,
+        "ReceiveRequestAttemptId": null,
+    });
+    assert_eq!(server.ok("ReceiveMessage", &unset)["Messages"][0]["Body"], "x");
+    assert_eq!(server.ok("GetQueueAttributes", &json!({"QueueUrl": "q", "AttributeNames": null})), json!({}));
+    for operation in ["SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"] {
+        let empty = server.call(operation, &json!({"QueueUrl": "q", "Entries": null}));
+        assert_eq!(empty.json()["__type"], "com.amazonaws.sqs#EmptyBatchRequest", "{operation}");
+    }
+    let permission = json!({"QueueUrl": "q", "Label": "a", "AWSAccountIds": null, "Actions": null});
+    let missing = server.call("AddPermission", &permission);
+    assert_eq!(missing.json()["message"], "The request must contain the parameter Actions.");
+}
+
+#[test]
 fn a_queue_at_a_limit_rejects_requests_with_the_limit_and_keeps_its_messages() {
     let defaults = QueueSettings { messages_max: 2, in_flight_max: 1, ..QueueSettings::default() };
     let server = SqsServer::with("limits", Setup { store: StoreKind::Disk, defaults, ..Setup::default() });
@@ -86,6 +111,48 @@ fn a_queue_at_a_limit_rejects_requests_with_the_limit_and_keeps_its_messages() {
 fn assert_over_limit(reply: &Reply, message: &str) {
     assert_eq!(reply.status, 403, "{reply:?}");
     assert!(reply.head.contains("overlimit") && reply.body.contains(message), "{reply:?}");
+}
+
+#[test]
+fn the_counts_of_a_queue_include_everything_that_was_answered_before() {
+    for store in [StoreKind::Memory, StoreKind::Disk] {
+        let server = SqsServer::with(&format!("counts-{store:?}"), Setup { store, ..Setup::default() });
+        server.ok("CreateQueue", &json!({"QueueName": "q"}));
+        let counts = json!({"QueueUrl": "q", "AttributeNames": ["All"]});
+        for sent in 1..=200 {
+            server.ok("SendMessage", &json!({"QueueUrl": "q", "MessageBody": "x", "DelaySeconds": 900}));
+            let attributes = &server.ok("GetQueueAttributes", &counts)["Attributes"];
+            assert_eq!(attributes["ApproximateNumberOfMessagesDelayed"], sent.to_string(), "{attributes}");
+            assert_eq!(attributes["ApproximateNumberOfMessages"], "0", "{attributes}");
+        }
+        server.ok("SendMessage", &json!({"QueueUrl": "q", "MessageBody": "x"}));
+        for _ in 0..200 {
+            // The timeout is over before the response.
+            server.ok("ReceiveMessage", &json!({"QueueUrl": "q", "VisibilityTimeout": 0}));
+            let attributes = &server.ok("GetQueueAttributes", &counts)["Attributes"];
+            assert_eq!(attributes["ApproximateNumberOfMessages"], "1", "{attributes}");
+        }
+    }
+}
+
+#[test]
+fn a_receive_that_returns_nothing_has_moved_the_message_to_the_dead_letter_queue() {
+    for store in [StoreKind::Memory, StoreKind::Disk] {
+        let server = SqsServer::with(&format!("moved-{store:?}"), Setup { store, ..Setup::default() });
+        server.ok("CreateQueue", &json!({"QueueName": "dead"}));
+        let arn = "arn:aws:sqs:us-east-1:000000000000:dead";
+        let policy = json!({"deadLetterTargetArn": arn, "maxReceiveCount": 1}).to_string();
+        let attributes = json!({"RedrivePolicy": policy, "VisibilityTimeout": "0"});
+        server.ok("CreateQueue", &json!({"QueueName": "q", "Attributes": attributes}));
+        for n in 0..100 {
+            server.ok("SendMessage", &json!({"QueueUrl": "q", "MessageBody": n.to_string()}));
+            let first = server.ok("ReceiveMessage", &json!({"QueueUrl": "q"}));
+            assert_eq!(first["Messages"][0]["Body"], n.to_string(), "{first}");
+            assert_eq!(server.ok("ReceiveMessage", &json!({"QueueUrl": "q"})), json!({}));
+            let dead = server.ok("ReceiveMessage", &json!({"QueueUrl": "dead"}));
+            assert_eq!(dead["Messages"][0]["Body"], n.to_string(), "{dead}");
+        }
+    }
 }
 
 #[test]

@@ -70,7 +70,16 @@ fn malformed_requests_get_errors_in_xml() {
     }
     let many: String = (0..1_001).map(|n| format!("&a{n}=")).collect();
     assert_code(&post(&server, &format!("Action=ListQueues{many}")), 400, "MalformedInput");
-    assert_code(&server.request("GET /000000000000/q", "", ""), 400, "MissingAction");
+    let without = server.request("GET /000000000000/q", "", "");
+    assert_eq!((without.status, without.body.as_str()), (404, "<UnknownOperationException/>"), "{without:?}");
+    // The URL of a queue is not an endpoint of the operations on all queues.
+    for action in ["CreateQueue&QueueName=other", "ListQueues"] {
+        assert_code(
+            &server.request(&format!("GET /000000000000/q?Action={action}"), "", ""),
+            400,
+            "InvalidAction",
+        );
+    }
     // A signature is valid for all of these paths, which would name other queues than the one that was signed.
     post(&server, "Action=CreateQueue&QueueName=q");
     for path in ["/000000000000//q", "/000000000000/./q", "/000000000000/x/../q", "/000000000000/q/x/.."] {
@@ -79,7 +88,7 @@ fn malformed_requests_get_errors_in_xml() {
     }
     // HEAD matches the routes of GET, but must not receive messages.
     let head = server.request("HEAD /000000000000/q?Action=ReceiveMessage", "authorization: any\r\n", "");
-    assert_eq!(head.status, 400, "{head:?}");
+    assert_eq!(head.status, 404, "{head:?}");
     // A message of more than 1 MiB, of which every byte is escaped, is within the limit on the wire.
     let send = |bytes: usize| {
         post(&server, &format!("Action=SendMessage&QueueUrl=q&MessageBody={}", "%61".repeat(bytes)))

@@ -500,6 +500,15 @@ def moves_dead_letters_there_and_back():
     until(lambda: tasks()[0]["Status"] == "COMPLETED")
     assert tasks()[0]["DestinationArn"] == arn("elsewhere")
     assert [message["Body"] for message in receive(elsewhere)] == ["sent here"]
+    gone = make("gone")
+    for n in range(5):
+        send(dead, str(n))
+    start(DestinationArn=arn("gone"), MaxNumberOfMessagesPerSecond=1)
+    sqs.delete_queue(QueueUrl=gone)
+    until(lambda: tasks()[0]["Status"] == "FAILED")
+    assert tasks()[0]["FailureReason"] == AWS + "NonExistentQueue", tasks()
+    assert counts(dead)[0] >= 1
+    sqs.purge_queue(QueueUrl=dead)
     missing = "ResourceNotFoundException"
     raises(missing, lambda: start(SourceArn=arn("none")), missing, 404)
     raises(missing, lambda: start(DestinationArn=arn("none")), missing, 404)
@@ -546,9 +555,12 @@ def manages_tags():
     assert tags() == {"team": "b", "empty": ""}
     sqs.untag_queue(QueueUrl=queue, TagKeys=["team", "none"])
     assert tags() == {"empty": ""}
-    invalid(lambda: sqs.tag_queue(QueueUrl=queue, Tags={str(n): "" for n in range(50)}), "Too many tags")
-    for key, value in [("", "x"), ("x" * 129, ""), ("x", "y" * 257), ("aws:x", "y")]:
-        invalid(lambda: sqs.tag_queue(QueueUrl=queue, Tags={key: value}), "Tags")
+    invalid(lambda: sqs.tag_queue(QueueUrl=queue, Tags={str(n): "" for n in range(50)}), "Too many tags added for queue tagged.")
+    raises("MissingParameter", lambda: sqs.tag_queue(QueueUrl=queue, Tags={}), contains="Tags")
+    length = "Tag keys must be between 1 and 128 characters in length."
+    invalid(lambda: sqs.untag_queue(QueueUrl=queue, TagKeys=[]), length)
+    for key, value, text in [("", "x", length), ("x" * 129, "", length), ("x", "y" * 257, "Tags"), ("aws:x", "y", "Tags")]:
+        invalid(lambda: sqs.tag_queue(QueueUrl=queue, Tags={key: value}), text)
     assert tags() == {"empty": ""}
 
 
@@ -565,14 +577,17 @@ def manages_permissions():
     assert policy()["Statement"][1]["Action"] == ["SQS:SendMessage", "SQS:ReceiveMessage"]
     invalid(lambda: add("one"), "Already exists")
     invalid(lambda: add("a b"), "Label")
-    invalid(lambda: add("three", ("1",)), "PrincipalId")
+    for accounts in [(), ("1",), ("111111111111", "x")]:
+        text = f"Value [{', '.join(accounts)}] for parameter PrincipalId is invalid. Reason: Unable to verify."
+        raises("InvalidParameterValue", lambda: add("three", accounts), text=text)
     for action in ["Steal", "SendMessageBatch"]:
         text = (f"Value SQS:{action} for parameter ActionName is invalid. "
                 "Reason: Please refer to the appropriate WSDL for a list of valid actions.")
         raises("InvalidParameterValue", lambda: add("three", actions=(action,)), text=text)
     invalid(lambda: add("three", actions=("CreateQueue",)), "Reason: Only the queue owner is allowed to invoke this action.")
-    raises("MissingParameter", lambda: add("three", ()))
-    raises("MissingParameter", lambda: add("three", actions=()))
+    raises("MissingParameter", lambda: add("three", actions=()), text="The request must contain the parameter Actions.")
+    text = "8 Actions were found, maximum allowed is 7."
+    raises("OverLimit", lambda: add("three", actions=("SendMessage",) * 8), "OverLimit", 403, text=text)
     sqs.remove_permission(QueueUrl=queue, Label="one")
     invalid(lambda: sqs.remove_permission(QueueUrl=queue, Label="one"), "can't find label")
     sqs.remove_permission(QueueUrl=queue, Label="two")
