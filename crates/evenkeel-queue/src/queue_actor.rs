@@ -36,7 +36,7 @@ pub(crate) use lease_guard::LeaseGuard;
 pub use moves::MoveProgress;
 pub(crate) use moves::MoveRequest;
 
-/// Timer for the next end of a lease or delay.
+/// Timer for whatever is due next: leases, delays, moves, expiry and retries.
 const DUE: TimerId = TimerId(0);
 /// Timer for the removal of idle keys.
 const SWEEP: TimerId = TimerId(1);
@@ -44,7 +44,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 /// Timer that continues the removal of idle keys.
 const SWEEP_MORE: TimerId = TimerId(2);
 const SWEEP_MORE_DELAY: Duration = Duration::from_millis(10);
-/// Maximum number of leases and delays ended per timer signal, so that other messages are handled in between.
+/// Maximum number of due messages handled at once, per kind, so that other messages are handled in between.
 const DUE_MAX: usize = 1_024;
 /// Maximum number of bytes read per prefetch.
 const PREFETCH_BYTES_MAX: usize = 1 << 20;
@@ -87,7 +87,7 @@ pub(crate) enum Msg {
     RuleChanged(KeyId, Arc<str>, KeyRule),
     GetRule(Arc<str>, Reply<KeyRule>),
     Settings(Arc<QueueSettings>),
-    /// Answers once the totals include every message before this one.
+    /// Replies after publishing totals that include every actor message sent before it.
     Settle(Reply<()>),
     Stats(Reply<QueueStats>),
     /// The number of keys to skip, and the maximum to return.
@@ -132,7 +132,7 @@ pub(crate) struct QueueActor {
     pub(crate) clock: WallClock,
     pub(crate) state: QueueState,
     pub(crate) gauge: Arc<SharedQueueTotals>,
-    /// Messages in the actor's mailbox.
+    /// Queue messages that are stored and not yet in the state.
     pub(crate) mailbox: Arc<AtomicCountAndBytes>,
     /// Consumers that wait for a message, the longest waiting first.
     pub(crate) waiting: VecDeque<ReceiveRequest>,
@@ -182,7 +182,7 @@ impl Actor for QueueActor {
             // Sent once every queue has an actor: an expired lease may move a message to another queue.
             Msg::Start => self.start(ctx),
             Msg::Appended(appended) => self.append(appended),
-            Msg::Receive(request) => self.enqueue_receive(request, &ctx.me()),
+            Msg::Receive(request) => self.on_receive(request, &ctx.me()),
             Msg::Ack(deliveries, reply) => self.ack(deliveries, reply, ctx.me()),
             Msg::Acked(ack) => self.on_acked(ack),
             Msg::Move(request) => self.continue_move(request, ctx.me()),
@@ -277,12 +277,12 @@ impl QueueActor {
             let seq = message.meta.seq;
             if let Err(error) = self.state.append(now, message) {
                 let queue = self.queue.0;
-                tracing::error!(queue, seq = seq.0, %error, "could not schedule a message; it stays stored until the next start");
+                tracing::error!(queue, seq = seq.0, %error, "could not schedule a stored message; it is delivered after the next start");
             }
         }
     }
 
-    fn enqueue_receive(&mut self, request: ReceiveRequest, self_ref: &ActorRef<Msg>) {
+    fn on_receive(&mut self, request: ReceiveRequest, self_ref: &ActorRef<Msg>) {
         let ended = self.state.prepare_receive(self.clock.now(), DUE_MAX);
         self.write_dispositions(ended, self_ref);
         if self.state.has_ready() {
@@ -300,8 +300,8 @@ impl QueueActor {
         }
     }
 
-    /// Reports whether a read is under way that may find a message to deliver, or a move to the dead-letter queue, where
-    /// a client that received nothing looks for the message next.
+    /// Reports whether an empty response must wait: a read may still find a message, or a move to the dead-letter queue is
+    /// not finished, and the client may look for the message there next.
     fn awaits_store(&self) -> bool {
         self.prefetching > 0 || self.state.is_prefetching() || self.dead_lettering > 0
     }
