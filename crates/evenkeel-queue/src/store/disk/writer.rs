@@ -525,7 +525,7 @@ impl WriteOp {
         match self {
             Self::Append(_, done) => done(Err(error.clone())),
             Self::Commit(_, done) | Self::RemoveQueue(_, done) | Self::Purge(_, done) => {
-                done(Err(error.clone()))
+                done(Err(error.clone()));
             }
             Self::GetPurgedBelow(_, done) => done(Err(error.clone())),
             Self::SetRule(.., done) => done(Err(error.clone())),
