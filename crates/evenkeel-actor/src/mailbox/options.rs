@@ -19,8 +19,7 @@ pub enum OverflowStrategy {
     /// Producers are expected to wait in [`ActorRef::send`](crate::ActorRef::send); `try_tell` returns the message,
     /// and `tell` dead-letters it with the reason `Full`.
     ///
-    /// Only producers outside actors can wait. An actor gets its message back instead, because two actors that wait
-    /// for each other would deadlock.
+    /// A handler cannot wait: it gets its message back.
     BlockProducer,
     /// `try_tell` returns the message; `tell` dead-letters it with the reason `Full`.
     #[default]
