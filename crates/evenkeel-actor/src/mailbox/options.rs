@@ -78,6 +78,13 @@ impl MailboxOptions {
         Self { overflow, ..self }
     }
 
+    /// Sets the reserve for system messages; the user capacity stays the same.
+    #[must_use]
+    pub const fn reserve_for_system(self, messages: usize) -> Self {
+        let user_capacity = NonZeroUsize::MIN.saturating_add(self.user_capacity().saturating_sub(1));
+        Self { capacity: user_capacity.saturating_add(messages), reserve_for_system: messages, ..self }
+    }
+
     /// Adds a middleware around every run of every actor with this mailbox; each actor gets its own instance.
     #[cfg(not(loom))]
     #[must_use]
