@@ -14,7 +14,7 @@ pub(crate) use single::{LocalQueue, ReadyQueues};
 #[cfg(feature = "std")]
 pub(crate) use work_stealing::{LocalQueue, ReadyQueues};
 
-/// How often each worker had looked for a cell at the last check for stuck workers.
+/// Turn counters of the workers at the last check for stuck workers: how often each had looked for a cell.
 #[derive(Debug)]
 pub(crate) struct WorkerTurns {
     #[cfg(feature = "std")]
