@@ -8,7 +8,7 @@ use crate::harness::*;
 #[test]
 fn a_custom_invoker_gets_the_messages_in_order_and_batches() {
     explore_batches(|harness| {
-        let actor = spawn(harness, |batch| batch.take_all());
+        let actor = spawn(harness, Batch::take_all);
         (1..=100).for_each(|number| actor.tell(number));
         let lines = harness.lines();
         assert_eq!(lines[0], "created");
@@ -113,7 +113,7 @@ fn an_invoker_stops_by_its_result_or_from_outside_after_its_queue_is_empty() {
         (1..=3).for_each(|number| actor.tell(number));
         assert_eq!(harness.lines(), ["created", "1", "2"]);
         assert_eq!((actor.state(), harness.dead_letters().len()), (ActorState::Stopped, 1));
-        let drained = spawn(harness, |batch| batch.take_all());
+        let drained = spawn(harness, Batch::take_all);
         (1..=3).for_each(|number| drained.tell(number));
         drained.stop(StopMode::Drained);
         assert_eq!(harness.lines(), ["created", "1", "2", "3"]);
