@@ -93,7 +93,7 @@ impl RuntimeHandle for IdleRuntime {
     }
 
     fn yield_now(&self) -> TaskFuture {
-        Box::pin(core::future::ready(()))
+        Box::pin(core::future::pending())
     }
 
     fn is_host_task(&self) -> bool {

@@ -275,24 +275,3 @@ fn fire(due: Instant, event: TimerEvent) {
 pub(crate) fn coarse_us(now: Instant) -> u32 {
     ((now.as_nanos() / 1_000) as u32).max(1)
 }
-
-#[cfg(all(test, feature = "std"))]
-mod tests {
-    use core::pin::pin;
-
-    use super::*;
-    use crate::test_rig::{Rig, WakeCounter};
-
-    #[test]
-    fn a_worker_that_still_yields_at_the_second_check_is_woken() {
-        let rig = Rig::new(2);
-        let (wakes, waker) = WakeCounter::new();
-        rig.core().coordinator.idle.begin_yield(0, &waker);
-        let mut driver = pin!(drive(rig.core().clone()));
-        let mut cx = Context::from_waker(Waker::noop());
-        assert!(driver.as_mut().poll(&mut cx).is_pending());
-        assert_eq!(wakes.count(), 0, "the host may be about to poll the worker");
-        assert!(driver.as_mut().poll(&mut cx).is_pending());
-        assert_eq!(wakes.count(), 1);
-    }
-}

@@ -257,6 +257,24 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_still_yields_at_the_second_check_is_woken() {
+        let rig = Rig::new(2);
+        let worker = Worker::claim(rig.core(), 0).unwrap();
+        let (wakes, waker) = WakeCounter::new();
+        let mut yielding = core::pin::pin!(worker.yield_to_host());
+        assert!(yielding.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let mut timer_task = core::pin::pin!(crate::timer_driver::drive(rig.core().clone()));
+        let mut check = || {
+            assert!(
+                timer_task.as_mut().poll(&mut Context::from_waker(core::task::Waker::noop())).is_pending()
+            );
+            wakes.count()
+        };
+        assert_eq!(check(), 0, "the host may be about to poll the worker");
+        assert_eq!(check(), 1);
+    }
+
+    #[test]
     fn an_actor_that_runs_between_two_checks_for_stuck_workers_does_not_wake_the_timer_task() {
         let rig = Rig::new(2);
         let actor = rig.spawn();
