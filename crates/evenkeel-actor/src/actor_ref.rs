@@ -169,11 +169,14 @@ impl<M: Send + 'static> ActorRef<M> {
         self.cell().core().dead_letter(self.cell(), message, reason);
     }
 
-    /// Sends, waiting for capacity if the mailbox is full; for producers outside actors.
+    /// Sends, waiting for capacity if the mailbox is full; for producers outside actors, and for actors whose messages flow
+    /// one way.
     ///
     /// Waits under every overflow strategy, not only under [`OverflowStrategy::BlockProducer`], except under
     /// [`OverflowStrategy::DropOldest`]: there it dead-letters the oldest message and does not wait. Ends early with
-    /// [`SendError::Closed`] when the actor stops, and with [`SendError::Full`] when too many producers wait already.
+    /// [`SendError::Closed`] when the actor stops, and with [`SendError::Full`] when too many producers wait already, or, with
+    /// `std`, after [`capacity_wait_max`](crate::ActorSystemConfig::capacity_wait_max) if an actor awaits it directly in its
+    /// future ([`Flow::Await`](crate::Flow::Await)).
     pub async fn send(&self, message: M) -> Result<SendOutcome, SendError<M>> {
         match self.mailbox().try_push_fast(Envelope::seal(message, self.cell())) {
             None => {
@@ -197,7 +200,7 @@ impl<M: Send + 'static> ActorRef<M> {
                         cell.core().hub.count_overflow(cell.header().kind, OverflowReason::Blocked);
                         RoomWait::new(self)
                     });
-                    if !wait.register(cx.waker()) {
+                    if !wait.register(cx.waker()) || wait.is_over(cx.waker()) {
                         return Poll::Ready(Err(SendError::Full(message).unseal()));
                     }
                     unsent = Some(message);

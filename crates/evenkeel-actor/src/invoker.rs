@@ -36,7 +36,7 @@ use crate::sync::Ordering;
 use crate::timer::TimerEvent;
 use crate::timer_driver::coarse_us;
 use crate::trace::{Envelope, SpanHandle};
-use crate::worker_local::{SliceBudget, WorkerLocal};
+use crate::worker_local::{PolledKind, SliceBudget, WorkerLocal};
 
 /// Delay before retrying a run that the middleware rejected, or a wait for capacity that could not be registered.
 const MIDDLEWARE_RETRY: Duration = Duration::from_millis(1);
@@ -305,7 +305,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     fn poll_future(&mut self, mut future: MessageFuture<A::Msg>) -> Option<NextAction> {
         loop {
             let waker = waker::borrowed(self.cell);
-            self.local.begin_poll(&waker, self.extra().spare.take());
+            self.local.begin_poll(PolledKind::of::<A>(), &waker, self.extra().spare.take());
             let mut cx = core::task::Context::from_waker(&waker);
             let polled = self.trace.within(|| future.as_mut().poll(&mut cx));
             let (deadline, spare) = self.local.end_poll();

@@ -28,6 +28,7 @@ use crate::name_registry::NameTable;
 use crate::panic::catch_panic;
 use crate::props::{Props, Settings};
 use crate::raw::run_permit::allocate;
+use crate::ready::WorkerTurns;
 use crate::runtime::RuntimeHandle;
 #[cfg(feature = "patterns")]
 use crate::spawn_middleware::{SpawnChain, SpawnContext};
@@ -110,23 +111,25 @@ impl Core {
         self.timer_driver.wake();
     }
 
-    /// Reports whether the timer task must check for workers stuck in a long handler.
-    pub(crate) fn needs_stuck_check(&self) -> bool {
+    /// Reports whether the timer task must check for workers stuck in a long handler: while a worker runs, and once more.
+    ///
+    /// Without that last check, a system that is asked every few microseconds would wake the timer task for each ask.
+    pub(crate) fn needs_stuck_check(&self, last: &WorkerTurns) -> bool {
         // Includes workers about to start and workers about to exit.
         let worker_slots = &self.coordinator.queues.worker_slots;
         let workers = worker_slots.wanted().max(worker_slots.running_end());
-        workers > 1 && self.coordinator.idle.parked_count() < workers
+        workers > 1 && (last.have_changed() || self.coordinator.idle.parked_count() < workers)
     }
 
     /// Moves cells that wait behind stuck workers to the injection queue; see [`crate::timer_driver`].
     #[cfg(feature = "std")]
-    pub(crate) fn steal_from_stuck(&self, turns: &mut [u32]) -> bool {
-        self.coordinator.queues.steal_from_stuck(turns)
+    pub(crate) fn steal_from_stuck(&self, last: &mut WorkerTurns) -> bool {
+        self.coordinator.queues.steal_from_stuck(last)
     }
 
     /// Does nothing: with one worker, no other could run the cells.
     #[cfg(not(feature = "std"))]
-    pub(crate) fn steal_from_stuck(&self, _turns: &mut [u32]) -> bool {
+    pub(crate) fn steal_from_stuck(&self, _last: &mut WorkerTurns) -> bool {
         false
     }
 

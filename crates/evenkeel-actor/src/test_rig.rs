@@ -46,6 +46,11 @@ impl Rig {
         self.system.core()
     }
 
+    /// Counts the nudges of the host.
+    pub(crate) fn nudges(&self) -> u32 {
+        self.runtime.nudges.load(Ordering::Relaxed)
+    }
+
     /// Claims one of the workers for the test.
     pub(crate) fn worker(&self, id: usize) -> WorkerLocal {
         let queue = self.core().coordinator.queues.claim(id).unwrap();
@@ -61,18 +66,21 @@ impl Rig {
 
 /// A runtime that polls no task, whose clock stands still, and of which every caller is a task.
 #[derive(Clone, Default)]
-pub(crate) struct IdleRuntime(Arc<std::sync::Mutex<Vec<TaskFuture>>>);
+pub(crate) struct IdleRuntime {
+    tasks: Arc<std::sync::Mutex<Vec<TaskFuture>>>,
+    nudges: Arc<AtomicU32>,
+}
 
 impl IdleRuntime {
     pub(crate) fn drop_tasks(&self) {
-        let tasks = core::mem::take(&mut *self.0.lock().unwrap());
+        let tasks = core::mem::take(&mut *self.tasks.lock().unwrap());
         drop(tasks);
     }
 }
 
 impl RuntimeHandle for IdleRuntime {
     fn spawn(&self, task: TaskFuture) -> Result<(), RuntimeSpawnError> {
-        self.0.lock().unwrap().push(task);
+        self.tasks.lock().unwrap().push(task);
         Ok(())
     }
 
@@ -85,11 +93,15 @@ impl RuntimeHandle for IdleRuntime {
     }
 
     fn yield_now(&self) -> TaskFuture {
-        Box::pin(core::future::ready(()))
+        Box::pin(core::future::pending())
     }
 
     fn is_host_task(&self) -> bool {
         true
+    }
+
+    fn nudge(&self) {
+        self.nudges.fetch_add(1, Ordering::Relaxed);
     }
 }
 

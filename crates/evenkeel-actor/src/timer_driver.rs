@@ -1,7 +1,7 @@
 //! Timer driver: the task that advances the timing wheel.
 //!
-//! The task sleeps while no timer is due and no worker runs. While a worker runs, it also checks once per
-//! millisecond for cells queued behind a long handler, and for asks from outside the workers.
+//! The task sleeps while no timer is due and no worker runs. While a worker runs, and once afterwards, it also checks
+//! once per millisecond for cells queued behind a long handler, and for asks from outside the workers.
 
 use alloc::vec::Vec;
 use core::future::Future;
@@ -13,13 +13,14 @@ use evenkeel_policy::time::Instant;
 use crate::executor::{HostTask, HostTaskKind};
 use crate::mailbox::SystemMessage;
 use crate::raw::oneshot::{self, DeadlineHandle};
+use crate::ready::WorkerTurns;
 use crate::runtime::{TaskFuture, wait_with};
 use crate::sync::{Arc, AtomicU32, Lock, Ordering};
 use crate::system::Core;
 use crate::timer::{TimerEntry, TimerEvent};
 use crate::timing_wheel::{TimingWheel, WheelFull};
 
-/// Interval at which the task runs while a worker is running.
+/// Interval at which the task runs while a worker is running, and once afterwards.
 const WATCH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The timing wheel and the state of the task that drives it.
@@ -120,23 +121,22 @@ impl TimerDriver {
         });
         match rejected {
             Some(ask) => ask.time_out(),
-            None => self.wake_if_sleeping(),
+            None => drop(self.wake_if_sleeping()),
         }
     }
 
-    /// Wakes the task if it sleeps for longer than [`WATCH_INTERVAL`].
+    /// Wakes the task if it sleeps for longer than [`WATCH_INTERVAL`]; returns whether it did.
     #[inline]
-    pub(crate) fn wake_if_sleeping(&self) {
-        if self.asleep.load(Ordering::SeqCst) != 0 {
-            self.wake();
-        }
+    pub(crate) fn wake_if_sleeping(&self) -> bool {
+        self.asleep.load(Ordering::SeqCst) != 0 && self.wake()
     }
 
     #[cold]
-    pub(crate) fn wake(&self) {
-        if let Some(waker) = self.timers.with(|timers| timers.waker.take()) {
-            waker.wake();
-        }
+    pub(crate) fn wake(&self) -> bool {
+        let waker = self.timers.with(|timers| timers.waker.take());
+        let woken = waker.is_some();
+        waker.into_iter().for_each(Waker::wake);
+        woken
     }
 
     /// Removes and returns the events that are due by `now`.
@@ -182,7 +182,7 @@ pub(crate) fn drive(core: Arc<Core>) -> impl Future<Output = ()> {
     let guard = DriverGuard { core: core.clone(), task: Some(HostTask::new(core, HostTaskKind::Timer)) };
     async move {
         let core = &*guard.core;
-        let mut turns = alloc::vec![0; core.config.workers_max.get()];
+        let mut turns = WorkerTurns::new(core.config.workers_max);
         while !core.is_finished() {
             for (due, event) in core.timer_driver.due(core.now()) {
                 fire(due, event);
@@ -192,7 +192,7 @@ pub(crate) fn drive(core: Arc<Core>) -> impl Future<Output = ()> {
                 core.coordinator.idle.notify();
             }
             core.coordinator.idle.wake_yielded();
-            DriverSleep { core, sleep: None }.await;
+            DriverSleep { core, turns: &turns, sleep: None }.await;
         }
     }
 }
@@ -214,6 +214,7 @@ impl Drop for DriverGuard {
 /// Sleep of the driver's task, until a timer is due or it is woken.
 struct DriverSleep<'a> {
     core: &'a Core,
+    turns: &'a WorkerTurns,
     sleep: Option<TaskFuture>,
 }
 
@@ -237,7 +238,7 @@ impl Future for DriverSleep<'_> {
             timers.until = due;
             due
         });
-        let must_watch = timer_driver.has_pending_asks() || self.core.needs_stuck_check();
+        let must_watch = timer_driver.has_pending_asks() || self.core.needs_stuck_check(self.turns);
         let until = if must_watch {
             timer_driver.asleep.store(0, Ordering::SeqCst);
             until.min(now + WATCH_INTERVAL)
@@ -273,25 +274,4 @@ fn fire(due: Instant, event: TimerEvent) {
 /// Returns the microseconds since the origin, wrapping after about 71 minutes, and never zero.
 pub(crate) fn coarse_us(now: Instant) -> u32 {
     ((now.as_nanos() / 1_000) as u32).max(1)
-}
-
-#[cfg(all(test, feature = "std"))]
-mod tests {
-    use core::pin::pin;
-
-    use super::*;
-    use crate::test_rig::{Rig, WakeCounter};
-
-    #[test]
-    fn a_worker_that_still_yields_at_the_second_check_is_woken() {
-        let rig = Rig::new(2);
-        let (wakes, waker) = WakeCounter::new();
-        rig.core().coordinator.idle.begin_yield(0, &waker);
-        let mut driver = pin!(drive(rig.core().clone()));
-        let mut cx = Context::from_waker(Waker::noop());
-        assert!(driver.as_mut().poll(&mut cx).is_pending());
-        assert_eq!(wakes.count(), 0, "the host may be about to poll the worker");
-        assert!(driver.as_mut().poll(&mut cx).is_pending());
-        assert_eq!(wakes.count(), 1);
-    }
 }

@@ -1,6 +1,7 @@
 //! State of one worker that no other thread accesses: time slice, counters, and the asks it watches.
 
 use alloc::vec::Vec;
+use core::any::TypeId;
 use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::task::Waker;
@@ -8,12 +9,14 @@ use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
 
+use crate::actor::Actor;
 use crate::hub::WorkerCounters;
 use crate::raw::oneshot::DeadlineHandle;
 use crate::ready::LocalQueue;
 use crate::sync::Arc;
 use crate::system::{Core, Metrics};
 use crate::system_metrics::SAMPLE_INTERVAL;
+use crate::task::TaskActor;
 
 /// Duration of a slice, after which a worker yields to its host.
 pub(crate) const SLICE: Duration = Duration::from_micros(200);
@@ -65,6 +68,9 @@ pub(crate) struct WorkerLocal {
     scheduled: Cell<u32>,
     /// The waker of the cell whose future is being polled.
     polled: Cell<Option<WakerAddress>>,
+    /// The kind of that cell.
+    #[cfg(feature = "std")]
+    polled_kind: Cell<PolledKind>,
     /// Another, already counted waker of that cell.
     spare: Cell<Option<Waker>>,
     /// Deadline of the first ask in that future.
@@ -104,6 +110,8 @@ impl WorkerLocal {
             #[cfg(feature = "std")]
             scheduled: Cell::new(0),
             polled: Cell::new(None),
+            #[cfg(feature = "std")]
+            polled_kind: Cell::new(PolledKind::Task),
             spare: Cell::new(None),
             deadline: Cell::new(None),
             pending_asks: RefCell::new(Vec::new()),
@@ -263,10 +271,12 @@ impl WorkerLocal {
         let Some(asked) = coordinator.queues.take_lifo(&self.queue) else { return };
         self.inline_runs_left.set(0);
         let polled = self.polled.take();
+        let polled_kind = self.polled_kind.get();
         let spare = self.spare.take();
         let deadline = self.deadline.take();
         coordinator.run_and_requeue(self, asked);
         self.polled.set(polled);
+        self.polled_kind.set(polled_kind);
         self.spare.set(spare);
         self.deadline.set(deadline);
         self.inline_runs_left.set(left - 1);
@@ -282,10 +292,14 @@ impl WorkerLocal {
         word
     }
 
-    /// Records that the future of a cell is being polled with `waker`; `spare` wakes the same cell.
+    /// Records that the future of a cell of this kind is being polled with `waker`; `spare` wakes the same cell.
     #[inline]
-    pub(crate) fn begin_poll(&self, waker: &Waker, spare: Option<Waker>) {
+    pub(crate) fn begin_poll(&self, kind: PolledKind, waker: &Waker, spare: Option<Waker>) {
         self.polled.set(Some(WakerAddress::of(waker)));
+        #[cfg(feature = "std")]
+        self.polled_kind.set(kind);
+        #[cfg(not(feature = "std"))]
+        let _ = kind;
         self.spare.set(spare);
     }
 
@@ -294,6 +308,12 @@ impl WorkerLocal {
     pub(crate) fn end_poll(&self) -> (Option<Instant>, Option<Waker>) {
         self.polled.set(None);
         (self.deadline.take(), self.spare.take())
+    }
+
+    /// Reports whether the future of an actor is being polled, and not that of a task.
+    #[cfg(feature = "std")]
+    pub(crate) fn polls_actor(&self) -> bool {
+        self.polled.get().is_some() && self.polled_kind.get() == PolledKind::Actor
     }
 
     /// Returns an owned waker for the task of `waker`, using up the spare one if possible.
@@ -359,6 +379,22 @@ struct WakerAddress {
 impl WakerAddress {
     fn of(waker: &Waker) -> Self {
         Self { data: waker.data().addr(), vtable: core::ptr::from_ref(waker.vtable()).addr() }
+    }
+}
+
+/// Kind of a cell whose future is polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PolledKind {
+    Actor,
+    /// A future of the application that has no mailbox ([`ReadyQueueScheduler::spawn_task`](crate::ReadyQueueScheduler::spawn_task)).
+    Task,
+}
+
+impl PolledKind {
+    /// Returns the kind of an actor type; known at compile time.
+    #[inline]
+    pub(crate) fn of<A: Actor>() -> Self {
+        if TypeId::of::<A>() == TypeId::of::<TaskActor>() { Self::Task } else { Self::Actor }
     }
 }
 
@@ -480,7 +516,7 @@ mod tests {
         let (_wakes, waker) = crate::test_rig::WakeCounter::new();
         let due = Instant::from_millis(7);
         crate::raw::current::enter(&local, || {
-            local.begin_poll(&waker, None);
+            local.begin_poll(PolledKind::Task, &waker, None);
             assert!(local.watch_own_deadline(&waker, due));
             let asked = system.spawn(&crate::Props::new(crate::test_rig::Sum::default).build()).unwrap();
             // The asked cell awaits an ask of its own, which has a deadline too.

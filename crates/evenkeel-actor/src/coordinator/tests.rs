@@ -16,6 +16,7 @@ use crate::context::Context as ActorContext;
 use crate::invoke::SignalKey;
 use crate::props::Props;
 use crate::raw::current;
+use crate::ready::WorkerTurns;
 use crate::system::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 use crate::test_rig::IdleRuntime;
 
@@ -211,7 +212,7 @@ fn cells_behind_a_long_handler_can_be_stolen_after_the_second_check() {
     let rig = CoordinatorRig::new(2);
     let mut cells = rig.cells(2).into_iter();
     let queues = &rig.coordinator().queues;
-    let mut turns = vec![0; 3];
+    let mut turns = WorkerTurns::new(NonZeroUsize::MIN.saturating_add(2));
     queues.steal_from_stuck(&mut turns);
     rig.set_aside(rig.take_one(0));
     rig.register(0, cells.next().unwrap());
@@ -235,13 +236,13 @@ fn a_worker_that_is_not_stuck_keeps_its_lifo_slot() {
     let rig = CoordinatorRig::new(2);
     let cells = rig.cells(1);
     let [a] = numbers(&cells);
-    let mut turns = [0; 3];
+    let mut turns = WorkerTurns::new(NonZeroUsize::MIN);
     cells.into_iter().for_each(|cell| rig.register(0, cell));
     for _ in 0..10 {
         let cell = rig.drain(0, 1).remove(0);
         assert_eq!(cell.cell().number(), a);
         rig.register(0, cell);
-        assert!(!rig.coordinator().queues.steal_from_stuck(&mut turns[..1]));
+        assert!(!rig.coordinator().queues.steal_from_stuck(&mut turns));
     }
 }
 

@@ -112,8 +112,11 @@ impl Worker {
         self.park();
         let polled = core.coordinator.poll_wait_signal(&self.local, cx);
         if polled.is_ready() {
-            // The timer driver may have found all workers parked in between.
-            core.timer_driver.wake_if_sleeping();
+            // The timer driver may have found all workers parked in between. The host could queue it where only this worker's
+            // thread runs it, and the next handler may be long.
+            if core.timer_driver.wake_if_sleeping() {
+                core.runtime.nudge();
+            }
             self.slice.state = State::Searching;
         }
         polled
@@ -251,5 +254,78 @@ mod tests {
         assert_eq!((replies.count(), pauses.count(), other.depth()), (1, 1, 1));
         assert_eq!(poll(), Poll::Ready(SliceEnd::Idle));
         assert_eq!((pauses.count(), other.depth()), (1, 0), "no task of the host was woken");
+    }
+
+    #[test]
+    fn a_worker_that_still_yields_at_the_second_check_is_woken() {
+        let rig = Rig::new(2);
+        let worker = Worker::claim(rig.core(), 0).unwrap();
+        let (wakes, waker) = WakeCounter::new();
+        let mut yielding = core::pin::pin!(worker.yield_to_host());
+        assert!(yielding.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let mut timer_task = core::pin::pin!(crate::timer_driver::drive(rig.core().clone()));
+        let mut check = || {
+            assert!(
+                timer_task.as_mut().poll(&mut Context::from_waker(core::task::Waker::noop())).is_pending()
+            );
+            wakes.count()
+        };
+        assert_eq!(check(), 0, "the host may be about to poll the worker");
+        assert_eq!(check(), 1);
+    }
+
+    #[test]
+    fn an_actor_that_runs_between_two_checks_for_stuck_workers_does_not_wake_the_timer_task() {
+        let rig = Rig::new(2);
+        let actor = rig.spawn();
+        let mut workers = [0, 1].map(|id| Worker::claim(rig.core(), id).unwrap());
+        let mut run_until_parked = || workers.iter_mut().for_each(poll_until_parked);
+        let (timer_wakes, timer_waker) = WakeCounter::new();
+        let mut timer_task = core::pin::pin!(crate::timer_driver::drive(rig.core().clone()));
+        let mut check =
+            || assert!(timer_task.as_mut().poll(&mut Context::from_waker(&timer_waker)).is_pending());
+        run_until_parked();
+        for _ in 0..3 {
+            check();
+            actor.tell(SumMsg::Add(1));
+            assert_eq!(timer_wakes.count(), 0, "the task watches");
+            run_until_parked();
+        }
+        check();
+        check();
+        actor.tell(SumMsg::Add(1));
+        assert_eq!(timer_wakes.count(), 1, "the task slept, because no worker had run since the last check");
+    }
+
+    /// A host may keep the task that it woke last on the waking thread, where it would have to wait for a long handler.
+    #[test]
+    fn a_worker_that_wakes_the_timer_task_lets_another_thread_run_it() {
+        let rig = Rig::new(2);
+        let actor = rig.spawn();
+        let mut workers = [0, 1].map(|id| Worker::claim(rig.core(), id).unwrap());
+        workers.iter_mut().for_each(poll_until_parked);
+        let (timer_wakes, timer_waker) = WakeCounter::new();
+        let mut timer_task = core::pin::pin!(crate::timer_driver::drive(rig.core().clone()));
+        for _ in 0..2 {
+            assert!(timer_task.as_mut().poll(&mut Context::from_waker(&timer_waker)).is_pending());
+        }
+        let mut cx = Context::from_waker(core::task::Waker::noop());
+        let worker = &mut workers[0];
+        assert_eq!(worker.poll_wait_signal(&mut cx), Poll::Ready(()), "it looks for work again");
+        actor.tell(SumMsg::Add(1));
+        assert_eq!(timer_wakes.count(), 0, "the sender relies on the worker that looks for work");
+        assert_eq!(
+            worker.poll_wait_signal(&mut cx),
+            Poll::Ready(()),
+            "it finds work when it is about to park"
+        );
+        assert_eq!((timer_wakes.count(), rig.nudges()), (1, 1));
+    }
+
+    fn poll_until_parked(worker: &mut Worker) {
+        let mut cx = Context::from_waker(core::task::Waker::noop());
+        while worker.poll_wait_signal(&mut cx).is_ready() {
+            assert_eq!(worker.poll_slice(&mut cx), Poll::Ready(SliceEnd::Idle));
+        }
     }
 }

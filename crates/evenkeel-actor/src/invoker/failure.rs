@@ -28,7 +28,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
         self.trace.record_failed(&error);
         if error.kind() == ErrorKind::Mailbox {
-            self.replace_mailbox();
+            self.empty_failed_mailbox();
         }
         let decision = self.decide_failure(&error);
         if decision != SupervisionDecision::Resume {
@@ -47,9 +47,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         })
     }
 
-    /// Reports the failure of the mailbox to the registry, which gives the actor an empty one, and dead-letters the queued
-    /// messages.
-    fn replace_mailbox(&mut self) {
+    /// Reports the failure of the mailbox to the registry, and dead-letters the queued messages: whatever the supervision
+    /// decides, the mailbox is empty and has freed its memory.
+    fn empty_failed_mailbox(&mut self) {
         self.local.core().slab.record_mailbox_failure(self.cell);
         self.dead_letter_queued(DeadLetterReason::MailboxFailed);
     }

@@ -19,8 +19,7 @@ pub enum OverflowStrategy {
     /// Producers are expected to wait in [`ActorRef::send`](crate::ActorRef::send); `try_tell` returns the message,
     /// and `tell` dead-letters it with the reason `Full`.
     ///
-    /// Only producers outside actors can wait. An actor gets its message back instead, because two actors that wait
-    /// for each other would deadlock.
+    /// A handler cannot wait: it gets its message back.
     BlockProducer,
     /// `try_tell` returns the message; `tell` dead-letters it with the reason `Full`.
     #[default]
@@ -77,6 +76,13 @@ impl MailboxOptions {
     #[must_use]
     pub const fn overflow(self, overflow: OverflowStrategy) -> Self {
         Self { overflow, ..self }
+    }
+
+    /// Sets the reserve for system messages; the user capacity stays the same.
+    #[must_use]
+    pub const fn reserve_for_system(self, messages: usize) -> Self {
+        let user_capacity = NonZeroUsize::MIN.saturating_add(self.user_capacity().saturating_sub(1));
+        Self { capacity: user_capacity.saturating_add(messages), reserve_for_system: messages, ..self }
     }
 
     /// Adds a middleware around every run of every actor with this mailbox; each actor gets its own instance.

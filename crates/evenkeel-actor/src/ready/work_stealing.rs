@@ -13,6 +13,7 @@ use core::num::NonZeroUsize;
 
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 
+use super::WorkerTurns;
 use crate::raw::run_permit::{LifoSlot, RunPermit};
 use crate::sync::{AtomicU32, Ordering};
 use crate::worker_slots::WorkerSlots;
@@ -162,14 +163,16 @@ impl ReadyQueues {
             .or_else(|| retry_steal(|| self.injector.steal_batch_and_pop(&local.deque)))
     }
 
-    /// Moves cells out of the LIFO slots of workers that have not looked for a cell since `before` was recorded.
+    /// Moves cells out of the LIFO slots of workers that have not looked for a cell since the last check.
     ///
     /// Returns whether there are cells for another worker to take.
-    pub(crate) fn steal_from_stuck(&self, before: &mut [u32]) -> bool {
+    pub(crate) fn steal_from_stuck(&self, last: &mut WorkerTurns) -> bool {
         let mut waiting = false;
-        for (remote, before) in self.running().iter().zip(before) {
+        last.have_changed = false;
+        for (remote, before) in self.running().iter().zip(&mut last.counts) {
             let turns = remote.turns.load(Ordering::Relaxed);
             if core::mem::replace(before, turns) != turns {
+                last.have_changed = true;
                 continue;
             }
             waiting |= !remote.stealer.is_empty();

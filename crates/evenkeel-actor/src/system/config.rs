@@ -35,7 +35,8 @@ pub struct ActorSystemConfig {
     /// Turns the timing of runs and waits on or off.
     pub metrics: Metrics,
     /// The longest suspension until [`WhenCapacityAvailable`](crate::ResumeCondition::WhenCapacityAvailable); then the
-    /// actor resumes with [`Signal::CapacityTimeout`](crate::Signal::CapacityTimeout).
+    /// actor resumes with [`Signal::CapacityTimeout`](crate::Signal::CapacityTimeout). With `std`, also the limit of a
+    /// [`send`](crate::ActorRef::send) that an actor awaits directly in its future.
     pub capacity_wait_max: Duration,
     /// The supervision of actors without a parent.
     pub supervision: Supervision,

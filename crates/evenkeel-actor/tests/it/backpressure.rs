@@ -195,6 +195,16 @@ fn user_messages_never_use_the_capacity_reserved_for_the_system() {
 }
 
 #[test]
+fn a_reserve_for_the_system_takes_nothing_from_the_user_capacity() {
+    for user_capacity in [1, 10, 65_536] {
+        let options = MailboxOptions::bounded(NonZeroUsize::new(user_capacity).unwrap());
+        let reserving = options.reserve_for_system(0).reserve_for_system(7);
+        assert_eq!(reserving.reserve_for_system, 7);
+        assert_eq!(reserving.user_capacity(), user_capacity);
+    }
+}
+
+#[test]
 fn messages_taken_by_the_worker_still_count_against_the_capacity() {
     explore_batches(|harness| {
         let actor = harness.spawn(harness.puppet("a").capacity(4, OverflowStrategy::Reject));

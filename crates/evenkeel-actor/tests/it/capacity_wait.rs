@@ -104,6 +104,52 @@ fn two_actors_that_wait_for_capacity_in_each_other_go_on_at_the_limit() {
 }
 
 #[test]
+fn two_actors_that_await_a_send_to_each_other_get_their_messages_back_at_the_limit() {
+    explore_with(ActorSystemConfig { capacity_wait_max: LIMIT, ..config() }, |harness| {
+        let [a, b] =
+            ["a", "b"].map(|name| harness.spawn(harness.puppet(name).capacity(1, OverflowStrategy::Reject)));
+        for (from, to) in [(&a, &b), (&b, &a)] {
+            let to = to.clone();
+            from.tell(act(move |_, _| Ok(Flow::wait(send_twice(to)))));
+        }
+        harness.run();
+        assert_eq!([a.state(), b.state()], [ActorState::Suspended; 2], "they wait for each other");
+        harness.advance_ms(LIMIT.as_millis() as u64 - 2);
+        assert_eq!([a.state(), b.state()], [ActorState::Suspended; 2]);
+        harness.advance_ms(10);
+        assert_eq!([a.state(), b.state()], [ActorState::Running; 2]);
+        let lines = harness.lines();
+        assert!(lines.iter().any(|line| line.ends_with("mailbox is full")), "{lines:?}");
+        let timeouts = |name| {
+            harness.metric(names::MAILBOX_OVERFLOW_TOTAL, &[("actor", name), ("reason", "wait_timed_out")])
+        };
+        assert!(timeouts("a") + timeouts("b") >= 1.0);
+    });
+}
+
+/// Sends two messages, of which at most one has room; returns a message that records the outcome of the second.
+async fn send_twice(to: ActorRef<Msg>) -> Msg {
+    let _queued = to.send(record(1)).await;
+    let second = to.send(record(2)).await;
+    run(move |puppet, _| puppet.record(second.map_or_else(|error| error.to_string(), |_| "sent".to_owned())))
+}
+
+#[test]
+fn a_task_waits_for_capacity_without_a_limit() {
+    explore_with(ActorSystemConfig { capacity_wait_max: LIMIT, ..config() }, |harness| {
+        let actor = harness.spawn(harness.puppet("a").capacity(1, OverflowStrategy::BlockProducer));
+        actor.tell(suspend_until(1));
+        harness.run();
+        actor.tell(record(1));
+        let to = actor.clone();
+        harness.system.spawn_task(async move { assert!(to.send(record(2)).await.is_ok()) }).unwrap();
+        harness.advance_ms(10 * LIMIT.as_millis() as u64);
+        actor.signal(SignalKey(1));
+        assert_eq!(harness.lines(), ["a 1", "a 2"]);
+    });
+}
+
+#[test]
 fn an_actor_that_stops_while_it_waits_for_capacity_is_freed_at_once() {
     explore(|harness| {
         let target = harness.spawn(harness.puppet("target").capacity(1, OverflowStrategy::Reject));
