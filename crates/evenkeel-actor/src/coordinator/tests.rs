@@ -83,6 +83,19 @@ fn after_a_cell_that_yielded_a_cell_from_outside_runs_before_the_others() {
 }
 
 #[test]
+fn asked_cells_run_first_but_at_most_every_second_turn() {
+    let rig = CoordinatorRig::new(1);
+    let cells = rig.cells(5);
+    let [a, b, c, d, e] = numbers(&cells);
+    let mut cells = cells.into_iter();
+    for _ in 0..3 {
+        rig.requeue(0, cells.next().unwrap());
+    }
+    cells.for_each(|cell| rig.register_asked(cell));
+    assert_eq!(rig.take(0, 9), [d, a, e, b, c]);
+}
+
+#[test]
 fn a_run_that_released_its_permit_queues_nothing() {
     let rig = CoordinatorRig::new(1);
     for result in [InvokeKind::Completed { ready_hint: false }, InvokeKind::Stopped] {
@@ -145,12 +158,17 @@ fn a_slot_is_claimed_by_one_worker() {
 #[test]
 fn a_worker_about_to_park_sees_cells_queued_just_before() {
     let rig = CoordinatorRig::new(2);
-    let mut cells = rig.cells(2).into_iter();
+    let mut cells = rig.cells(3).into_iter();
     rig.register_outside(cells.next().unwrap());
     assert!(rig.park(0).is_none(), "in the injection queue");
     rig.take(0, 9);
     rig.requeue(1, cells.next().unwrap());
     assert!(rig.park(0).is_none(), "in another's queue");
+    rig.take(1, 9);
+    rig.register_asked(cells.next().unwrap());
+    assert!(rig.park(0).is_none(), "in the queue of asked cells");
+    assert!(rig.park(1).is_none(), "any worker may take it");
+    rig.set_aside(rig.steal(1));
 }
 
 #[test]
@@ -461,6 +479,10 @@ impl CoordinatorRig {
 
     fn register_outside(&self, cell: RunPermit) {
         self.coordinator().register_ready(self.core(), cell, Urgency::Normal);
+    }
+
+    fn register_asked(&self, cell: RunPermit) {
+        self.coordinator().register_ready(self.core(), cell, Urgency::Awaited);
     }
 
     fn requeue(&self, worker: usize, cell: RunPermit) {
