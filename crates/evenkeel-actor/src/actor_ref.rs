@@ -87,7 +87,7 @@ impl<M: Send + 'static> ActorRef<M> {
 
     #[cold]
     pub(crate) fn tell_or_dead_letter(&self, message: Envelope<M>) {
-        match self.push_or_overflow(message) {
+        match self.push_or_overflow(message, |cell| cell.raise(USER)) {
             Ok(_) => {}
             Err(SendError::Full(message)) => self.dead_letter(message, DeadLetterReason::Full),
             Err(SendError::MailboxFailed(message)) => {
@@ -117,19 +117,23 @@ impl<M: Send + 'static> ActorRef<M> {
                 raise(self.cell());
                 Ok(SendOutcome::Queued)
             }
-            Some(message) => self.push_or_overflow(message).map_err(SendError::unseal),
+            Some(message) => self.push_or_overflow(message, raise).map_err(SendError::unseal),
         }
     }
 
     #[cold]
-    fn push_or_overflow(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<Envelope<M>>> {
+    fn push_or_overflow(
+        &self,
+        message: Envelope<M>,
+        raise: impl FnOnce(&CellRef),
+    ) -> Result<SendOutcome, SendError<Envelope<M>>> {
         match self.mailbox().push_slow(message) {
             PushResult::Queued => {
-                self.cell().raise(USER);
+                raise(self.cell());
                 Ok(SendOutcome::Queued)
             }
             PushResult::Displaced(oldest) => {
-                self.cell().raise(USER);
+                raise(self.cell());
                 self.dead_letter(oldest, DeadLetterReason::DroppedOldest);
                 Ok(SendOutcome::Displaced)
             }

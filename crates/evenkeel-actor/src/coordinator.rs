@@ -58,7 +58,10 @@ impl ReadyQueueCoordinator {
                 if core.hub.should_sample_wait() {
                     record_ready(core, &permit);
                 }
-                self.queues.inject(permit);
+                match urgency {
+                    Urgency::Awaited => self.queues.inject_asked(permit),
+                    Urgency::Normal => self.queues.inject(permit),
+                }
                 self.wake_from_outside(core, urgency);
             }
         });

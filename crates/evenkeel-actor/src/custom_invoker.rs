@@ -14,7 +14,7 @@ use crate::invoke::{ActorState, MessageInvoker};
 use crate::props::{Props, PropsBuilder, short_type_name};
 use crate::sync::Arc;
 
-/// The receiving end of an actor's mailbox, for its own invoker.
+/// The receiving end of an actor's mailbox, for a custom invoker.
 pub struct MailboxReceiver<M>(ActorRef<M>);
 
 impl<M: Send + 'static> MailboxReceiver<M> {
@@ -30,7 +30,7 @@ impl<M: Send + 'static> MailboxReceiver<M> {
         &self.0
     }
 
-    /// Returns the actor's state, as [`MessageInvoker::actor_state`] must.
+    /// Returns the actor's state; for implementing [`MessageInvoker::actor_state`].
     pub fn actor_state(&self) -> ActorState {
         self.0.state()
     }
@@ -42,43 +42,44 @@ impl<M: Send + 'static> fmt::Debug for MailboxReceiver<M> {
     }
 }
 
-type Make<M, I> = Box<dyn Fn(MailboxReceiver<M>) -> I + Send + Sync>;
+type InvokerFactory<M, I> = Box<dyn Fn(MailboxReceiver<M>) -> I + Send + Sync>;
 
 /// An actor whose messages are handled by the invoker `I`; see [`Props::with_invoker`].
-pub struct InvokedActor<M, I> {
-    make: Arc<Make<M, I>>,
+pub struct CustomInvokerActor<M, I> {
+    factory: Arc<InvokerFactory<M, I>>,
     /// Created when the actor starts.
     invoker: Option<I>,
 }
 
-impl<M: Send + 'static, I: MessageInvoker + Send + 'static> Props<InvokedActor<M, I>> {
-    /// Returns a builder of props for actors whose messages are handled by an invoker that `make` creates, at the start and
+impl<M: Send + 'static, I: MessageInvoker + Send + 'static> Props<CustomInvokerActor<M, I>> {
+    /// Returns a builder of props for actors whose messages are handled by an invoker that `factory` creates, at the start and
     /// at each restart.
     ///
-    /// What the results of [`MessageInvoker::invoke_batch`] do:
+    /// Effects of the results of [`MessageInvoker::invoke_batch`]:
     ///
     /// - `Completed`, `Yielded`: the actor runs again if messages are left.
     /// - `Suspended`: no batch is invoked until the condition holds. [`WhenCapacityAvailable`] holds at once, because an
     ///   invoker has no [`Context::try_tell`].
-    /// - `Failed`: the supervision decides; it restarts the actor after `retry_after` or its own delay, whichever is longer.
+    /// - `Failed`: the supervision decides; a restart waits for `retry_after` or the backoff, whichever is longer.
     /// - `Stopped`: the actor stops.
     ///
     /// A panic is a failure. Futures ([`Flow::Await`]) are not available: send their output as a message.
     ///
     /// [`WhenCapacityAvailable`]: crate::ResumeCondition::WhenCapacityAvailable
     pub fn with_invoker(
-        make: impl Fn(MailboxReceiver<M>) -> I + Send + Sync + 'static,
-    ) -> PropsBuilder<InvokedActor<M, I>> {
-        let make: Arc<Make<M, I>> = Arc::new(Box::new(make));
-        Props::new(move || InvokedActor { make: make.clone(), invoker: None }).label(short_type_name::<I>())
+        factory: impl Fn(MailboxReceiver<M>) -> I + Send + Sync + 'static,
+    ) -> PropsBuilder<CustomInvokerActor<M, I>> {
+        let factory: Arc<InvokerFactory<M, I>> = Arc::new(Box::new(factory));
+        Props::new(move || CustomInvokerActor { factory: factory.clone(), invoker: None })
+            .label(short_type_name::<I>())
     }
 }
 
-impl<M: Send + 'static, I: MessageInvoker + Send + 'static> Actor for InvokedActor<M, I> {
+impl<M: Send + 'static, I: MessageInvoker + Send + 'static> Actor for CustomInvokerActor<M, I> {
     type Msg = M;
 
     fn started(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<M> {
-        self.invoker = Some((self.make)(MailboxReceiver(ctx.me())));
+        self.invoker = Some((self.factory)(MailboxReceiver(ctx.me())));
         Ok(Flow::Continue)
     }
 
@@ -92,8 +93,8 @@ impl<M: Send + 'static, I: MessageInvoker + Send + 'static> Actor for InvokedAct
     }
 }
 
-impl<M, I> fmt::Debug for InvokedActor<M, I> {
+impl<M, I> fmt::Debug for CustomInvokerActor<M, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InvokedActor").finish_non_exhaustive()
+        f.debug_struct("CustomInvokerActor").finish_non_exhaustive()
     }
 }

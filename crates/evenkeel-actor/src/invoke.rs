@@ -6,6 +6,9 @@ use core::time::Duration;
 use crate::guardian::ActorError;
 
 /// Result of running a cell once.
+///
+/// For the runtime it is an outcome; from a [custom invoker](crate::Props::with_invoker) it is a request, which
+/// the runtime carries out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InvokeResult {
     /// The run ended normally.

@@ -40,6 +40,8 @@ use crate::worker_local::{PolledKind, SliceBudget, WorkerLocal};
 
 /// Delay before retrying a run that the middleware rejected, or a wait for capacity that could not be registered.
 const MIDDLEWARE_RETRY: Duration = Duration::from_millis(1);
+/// Interval, in messages of a run, of the check for actors that are asked from outside the workers.
+const ASKED_INTERVAL: usize = 8;
 
 /// Runs one actor, on the worker that holds its run permit.
 pub(crate) struct ActorCellInvoker<'a, A: Actor> {
@@ -190,8 +192,11 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             if self.handled >= messages_max || self.local.consume_budget() == SliceBudget::None {
                 return NextAction::Yield;
             }
+            if self.must_make_way() {
+                return NextAction::Yield;
+            }
             // Known at compile time for every actor type but one.
-            if let Some(action) = self.invoke_custom(messages_max) {
+            if let Some(action) = self.try_custom_invoker(messages_max) {
                 return action;
             }
             let Some(message) = self.next_message() else { return self.queue_is_empty() };
@@ -211,6 +216,13 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 }
             }
         }
+    }
+
+    /// Reports whether the run should end early, because another actor was asked from outside the workers.
+    #[inline]
+    fn must_make_way(&self) -> bool {
+        let is_check_due = self.handled % ASKED_INTERVAL == ASKED_INTERVAL - 1;
+        is_check_due && self.local.core().coordinator.queues.has_asked()
     }
 
     /// Returns the action for an empty user queue: a closed mailbox has been drained.

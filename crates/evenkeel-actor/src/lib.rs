@@ -112,7 +112,7 @@ pub use {
     actor::{Actor, Flow, HandlerResult, MessageFuture, Signal},
     actor_ref::{ASK_TIMEOUT, ActorRef, SendError, SendOutcome},
     context::Context,
-    custom_invoker::{InvokedActor, MailboxReceiver},
+    custom_invoker::{CustomInvokerActor, MailboxReceiver},
     executor::{Lifecycle, SetWorkersError, ShutdownReport},
     guardian::ActorError,
     index::MailboxIndex,

@@ -1,24 +1,19 @@
 //! Tests of the coordinator in isolation: the workers only own queues, and the cells never run.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic")]
 
+mod rig;
+
 use alloc::sync::Arc;
-use alloc::task::Wake;
 use alloc::vec;
-use core::cell::RefCell;
 use core::num::NonZeroUsize;
-use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::Waker;
 
 use super::*;
-use crate::actor::{Actor, Flow, HandlerResult};
-use crate::actor_ref::ActorRef;
-use crate::context::Context as ActorContext;
 use crate::invoke::SignalKey;
-use crate::props::Props;
 use crate::raw::current;
 use crate::ready::WorkerTurns;
-use crate::system::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 use crate::test_rig::IdleRuntime;
+use rig::{CoordinatorRig, WakeCounter, numbers};
 
 // Normal operation.
 
@@ -80,6 +75,19 @@ fn after_a_cell_that_yielded_a_cell_from_outside_runs_before_the_others() {
     cells.for_each(|cell| rig.register_outside(cell));
     rig.coordinator().handle_invoke_result(&rig.locals[0], InvokeKind::Yielded, Some(first));
     assert_eq!(rig.take(0, 9), [c, b, a, d]);
+}
+
+#[test]
+fn asked_cells_run_first_but_at_most_every_second_turn() {
+    let rig = CoordinatorRig::new(1);
+    let cells = rig.cells(5);
+    let [a, b, c, d, e] = numbers(&cells);
+    let mut cells = cells.into_iter();
+    for _ in 0..3 {
+        rig.requeue(0, cells.next().unwrap());
+    }
+    cells.for_each(|cell| rig.register_asked(cell));
+    assert_eq!(rig.take(0, 9), [d, a, e, b, c]);
 }
 
 #[test]
@@ -145,12 +153,17 @@ fn a_slot_is_claimed_by_one_worker() {
 #[test]
 fn a_worker_about_to_park_sees_cells_queued_just_before() {
     let rig = CoordinatorRig::new(2);
-    let mut cells = rig.cells(2).into_iter();
+    let mut cells = rig.cells(3).into_iter();
     rig.register_outside(cells.next().unwrap());
     assert!(rig.park(0).is_none(), "in the injection queue");
     rig.take(0, 9);
     rig.requeue(1, cells.next().unwrap());
     assert!(rig.park(0).is_none(), "in another's queue");
+    rig.take(1, 9);
+    rig.register_asked(cells.next().unwrap());
+    assert!(rig.park(0).is_none(), "in the queue of asked cells");
+    assert!(rig.park(1).is_none(), "any worker may take it");
+    rig.set_aside(rig.steal(1));
 }
 
 #[test]
@@ -408,159 +421,4 @@ fn each_of_a_hundred_workers_wakes_the_next_and_none_is_woken_twice() {
     }
     assert!(woken.iter().all(|woken| woken.times() == 1));
     assert_eq!(rig.coordinator().idle.parked_count(), 0);
-}
-
-/// Workers that only hold queues; an extra one, after the last, hands out cells.
-struct CoordinatorRig {
-    locals: Vec<WorkerLocal>,
-    actors: RefCell<Vec<ActorRef<()>>>,
-    /// Run permits that a test has finished with.
-    finished: RefCell<Vec<RunPermit>>,
-    system: ReadyQueueScheduler,
-    runtime: IdleRuntime,
-}
-
-impl CoordinatorRig {
-    fn new(workers: usize) -> Self {
-        let config = ActorSystemConfig::with_workers(NonZeroUsize::new(workers + 1).unwrap());
-        let runtime = IdleRuntime::default();
-        let system = ActorSystemRunner::new(config).start(runtime.clone()).unwrap();
-        let core = system.core();
-        let claim = |id| WorkerLocal::new(core.clone(), id, core.coordinator.queues.claim(id).unwrap());
-        let locals = (0..=workers).map(claim).collect();
-        Self { locals, actors: RefCell::default(), finished: RefCell::default(), system, runtime }
-    }
-
-    fn core(&self) -> &Core {
-        self.system.core()
-    }
-
-    fn coordinator(&self) -> &ReadyQueueCoordinator {
-        &self.core().coordinator
-    }
-
-    /// Creates cells and takes their run permits; only while nothing else is queued.
-    fn cells(&self, count: usize) -> Vec<RunPermit> {
-        let extra_worker = self.locals.last().unwrap();
-        let props = Props::new(|| IdleActor).build();
-        let cells = (0..count).map(|_| {
-            self.actors.borrow_mut().push(self.system.spawn(&props).unwrap());
-            self.coordinator().queues.next(&extra_worker.queue).unwrap()
-        });
-        cells.collect()
-    }
-
-    fn actor(&self, nth: usize) -> ActorRef<()> {
-        self.actors.borrow()[nth].clone()
-    }
-
-    fn register(&self, worker: usize, cell: RunPermit) {
-        let local = &self.locals[worker];
-        current::enter(local, || self.coordinator().register_ready(self.core(), cell, Urgency::Normal));
-    }
-
-    fn register_outside(&self, cell: RunPermit) {
-        self.coordinator().register_ready(self.core(), cell, Urgency::Normal);
-    }
-
-    fn requeue(&self, worker: usize, cell: RunPermit) {
-        self.coordinator().queues.requeue(&self.locals[worker].queue, cell);
-    }
-
-    fn drain(&self, worker: usize, batch_max: usize) -> Vec<RunPermit> {
-        let mut out = vec![];
-        self.coordinator().drain_ready_cycle(&self.locals[worker], batch_max, &mut out);
-        out
-    }
-
-    /// Takes cells from a worker's queue and returns their numbers.
-    fn take(&self, worker: usize, batch_max: usize) -> Vec<u32> {
-        let taken = self.drain(worker, batch_max);
-        let numbers = taken.iter().map(|cell| cell.cell().number()).collect();
-        taken.into_iter().for_each(|cell| self.set_aside(Some(cell)));
-        numbers
-    }
-
-    fn take_one(&self, worker: usize) -> Option<RunPermit> {
-        self.coordinator().queues.next(&self.locals[worker].queue)
-    }
-
-    fn steal(&self, worker: usize) -> Option<RunPermit> {
-        self.coordinator().queues.steal(&self.locals[worker].queue)
-    }
-
-    fn set_aside(&self, cell: Option<RunPermit>) {
-        self.finished.borrow_mut().extend(cell);
-    }
-
-    /// Parks a worker as if its search had failed; `None` if there is work.
-    fn park(&self, worker: usize) -> Option<Arc<WakeCounter>> {
-        let woken = Arc::new(WakeCounter::default());
-        let waker = Waker::from(woken.clone());
-        self.coordinator().idle.begin_search();
-        let polled =
-            self.coordinator().poll_wait_signal(&self.locals[worker], &mut Context::from_waker(&waker));
-        if polled.is_ready() {
-            self.end_search();
-            return None;
-        }
-        Some(woken)
-    }
-
-    fn unpark(&self, worker: usize) {
-        self.coordinator().idle.unpark(worker);
-    }
-
-    fn end_search(&self) {
-        self.coordinator().idle.end_search();
-    }
-}
-
-impl Drop for CoordinatorRig {
-    /// Terminates every cell, so that no run permit is lost, and drops the tasks, which reference the system.
-    fn drop(&mut self) {
-        self.system.force_stop();
-        for local in &self.locals {
-            let queues = &self.coordinator().queues;
-            let next = || self.finished.borrow_mut().pop().or_else(|| queues.next(&local.queue));
-            while let Some(cell) = next() {
-                let mut permit = Some(cell);
-                while let Some(cell) = permit {
-                    permit = current::enter(local, || cell.run_cell(local)).1;
-                }
-            }
-        }
-        self.runtime.drop_tasks();
-        assert!(std::thread::panicking() || self.system.alive() == 0);
-    }
-}
-
-fn numbers<const N: usize>(cells: &[RunPermit]) -> [u32; N] {
-    core::array::from_fn(|nth| cells[nth].cell().number())
-}
-
-/// Counts its wake-ups.
-#[derive(Default)]
-struct WakeCounter(AtomicUsize);
-
-impl WakeCounter {
-    fn times(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
-    }
-}
-
-impl Wake for WakeCounter {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-struct IdleActor;
-
-impl Actor for IdleActor {
-    type Msg = ();
-
-    fn receive(&mut self, _message: (), _ctx: &mut ActorContext<'_, Self>) -> HandlerResult<()> {
-        Ok(Flow::Continue)
-    }
 }

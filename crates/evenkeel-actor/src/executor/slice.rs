@@ -64,14 +64,14 @@ impl Worker {
         let polled = if wanted { self.run_on_thread(cx) } else { Poll::Ready(SliceEnd::Exit) };
         match polled {
             Poll::Ready(SliceEnd::Yield) => self.local.begin_slice(),
-            Poll::Ready(SliceEnd::Exit) => self.park(),
+            Poll::Ready(SliceEnd::Exit) => self.record_parked(),
             Poll::Ready(SliceEnd::Idle) | Poll::Pending => {}
         }
         self.local.end_slice();
         polled
     }
 
-    /// Runs cells although the worker may not be wanted; for the end of a system without its host.
+    /// Runs ready cells even if the worker should exit; ends a system whose host runtime is gone.
     pub(super) fn run_ready(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
         let polled = self.run_on_thread(cx);
         self.local.begin_slice();
@@ -94,7 +94,7 @@ impl Worker {
         })
     }
 
-    /// Parks until there are cells to run: the coordinator's `poll_wait_signal` as a future.
+    /// Parks until there are cells to run or the worker should exit.
     pub(super) fn wait_for_signal(&mut self) -> impl Future<Output = ()> {
         wait_with(|cx| self.poll_wait_signal(cx))
     }
@@ -109,11 +109,11 @@ impl Worker {
             return Poll::Ready(());
         }
         self.slice.state = State::Parked;
-        self.park();
+        self.record_parked();
         let polled = core.coordinator.poll_wait_signal(&self.local, cx);
         if polled.is_ready() {
-            // The timer driver may have found all workers parked in between. The host could queue it where only this worker's
-            // thread runs it, and the next handler may be long.
+            // While this worker was registered as parked, the timer driver may have gone to sleep. The host may queue the woken
+            // driver on this thread, behind a long handler; the nudge lets another thread run it.
             if core.timer_driver.wake_if_sleeping() {
                 core.runtime.nudge();
             }
@@ -122,7 +122,7 @@ impl Worker {
         polled
     }
 
-    fn park(&self) {
+    fn record_parked(&self) {
         self.local.counters().enter(WorkerPhase::Parked, self.local.core().now());
     }
 
@@ -138,7 +138,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Unregisters a worker that the host runtime drops, so that it is not woken any more.
+    /// Unregisters the worker when it exits or the host drops it, and hands over the rest of its batch.
     fn drop(&mut self) {
         let coordinator = &self.local.core().coordinator;
         coordinator.idle.end_yield(self.local.id);
@@ -173,7 +173,7 @@ impl Slice {
                     return Poll::Ready(SliceEnd::Yield);
                 }
                 self.runs += 1;
-                // The woken task may be queued where only this thread can run it, and its latency is one run then.
+                // A host task that this run woke may be queued where only this thread runs it; it waits for one run at most.
                 let must_pause = local.take_host_wake() && core.coordinator.queues.has_next(&local.queue);
                 if must_pause || self.runs >= local.runs_per_slice {
                     // A short pause: the host polls its other tasks before this worker again.
@@ -198,7 +198,7 @@ impl Slice {
         }
     }
 
-    /// Takes the next cell, from this worker's queue or another's.
+    /// Takes the next cell: one of its own, an injected one, or a stolen one.
     #[inline]
     fn next_cell(&mut self, local: &WorkerLocal) -> Option<RunPermit> {
         let coordinator = &local.core().coordinator;
@@ -213,7 +213,7 @@ impl Slice {
         Some(permit)
     }
 
-    /// Steals a cell from other workers.
+    /// Takes cells from other workers or the injection queue.
     #[cold]
     fn steal_cell(&mut self, local: &WorkerLocal) -> Option<RunPermit> {
         let coordinator = &local.core().coordinator;
@@ -254,6 +254,33 @@ mod tests {
         assert_eq!((replies.count(), pauses.count(), other.depth()), (1, 1, 1));
         assert_eq!(poll(), Poll::Ready(SliceEnd::Idle));
         assert_eq!((pauses.count(), other.depth()), (1, 0), "no task of the host was woken");
+    }
+
+    #[test]
+    fn a_run_ends_early_for_an_actor_that_is_asked_from_outside() {
+        let rig = Rig::new(1);
+        let mut worker = Worker::claim(rig.core(), 0).unwrap();
+        let [flooded, first, second] = [rig.spawn(), rig.spawn(), rig.spawn()];
+        let mut poll = || worker.poll_slice(&mut Context::from_waker(core::task::Waker::noop()));
+        assert_eq!(poll(), Poll::Ready(SliceEnd::Idle), "all have started");
+        for _ in 0..30 {
+            flooded.tell(SumMsg::Add(1));
+        }
+        let (replies, asker) = WakeCounter::new();
+        let mut asks = [&first, &second].map(|actor| Box::pin(actor.ask(SumMsg::Read)));
+        for ask in &mut asks {
+            assert!(ask.as_mut().poll(&mut Context::from_waker(&asker)).is_pending());
+        }
+        assert!(poll().is_pending());
+        assert_eq!((replies.count(), flooded.depth()), (1, 30), "an asked actor runs first");
+        assert!(poll().is_pending());
+        assert_eq!(
+            (replies.count(), flooded.depth()),
+            (2, 23),
+            "the flooded one is next, for a few messages"
+        );
+        assert_eq!(poll(), Poll::Ready(SliceEnd::Idle));
+        assert_eq!(flooded.depth(), 0);
     }
 
     #[test]

@@ -5,14 +5,14 @@ use crate::actor::Actor;
 use crate::invoke::InvokeResult;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
-    /// Passes the queued messages to the actor's own invoker; `None` if it has none.
+    /// Passes the queued messages to the actor's custom invoker; `None` if it has none.
     #[inline(always)]
-    pub(super) fn invoke_custom(&mut self, messages_max: usize) -> Option<NextAction> {
+    pub(super) fn try_custom_invoker(&mut self, messages_max: usize) -> Option<NextAction> {
         self.runner.actor.as_mut()?.invoker()?;
-        Some(self.run_custom(messages_max))
+        Some(self.run_custom_invoker(messages_max))
     }
 
-    fn run_custom(&mut self, messages_max: usize) -> NextAction {
+    fn run_custom_invoker(&mut self, messages_max: usize) -> NextAction {
         if self.body.mailbox.lower_if_empty(self.state()) {
             return self.queue_is_empty();
         }
@@ -39,7 +39,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
     }
 
-    /// Counts the messages that ever left the queue.
+    /// Returns the number of messages that have left the queue so far, including those that senders evicted.
     fn dequeued(&self) -> u64 {
         let stats = self.body.mailbox.stats();
         stats.enqueued - stats.depth as u64

@@ -52,6 +52,11 @@ impl ReadyQueues {
         self.has_work()
     }
 
+    /// Reports that no asked cell is preferred: there is one queue, in the order of arrival.
+    pub(crate) fn has_asked(&self) -> bool {
+        false
+    }
+
     pub(crate) fn has_work(&self) -> bool {
         !self.queue.with(|queue| queue.is_empty())
     }

@@ -1,9 +1,9 @@
-//! Work stealing: a deque and a LIFO slot per worker, an injection queue for cells scheduled from outside,
-//! and stealing between workers.
+//! Work stealing: a deque and a LIFO slot per worker, an injection queue for cells scheduled from outside, another for those
+//! of them that are asked, and stealing between workers.
 //!
 //! Limits: while cells wait in the worker's deque, the LIFO slot is served at most [`LIFO_RUNS_MAX`] times in a
 //! row, and the injection queue is checked every [`INJECTION_INTERVAL`] turns, so that no cell waits behind a pair
-//! of cells that keep scheduling each other.
+//! of cells that keep scheduling each other. Asked cells come first, but at most every second turn.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -28,6 +28,8 @@ const INJECTION_INTERVAL: u32 = 61;
 /// The queues of all workers.
 pub(crate) struct ReadyQueues {
     injector: Injector<RunPermit>,
+    /// Cells whose reply a task or thread outside the workers awaits.
+    asked: Injector<RunPermit>,
     /// One per possible worker.
     remotes: Box<[Remote]>,
     pub(crate) worker_slots: WorkerSlots<Worker<RunPermit>>,
@@ -48,14 +50,16 @@ pub(crate) struct LocalQueue {
     deque: Worker<RunPermit>,
     lifo_runs: Cell<u32>,
     turn: Cell<u32>,
-    /// Set after a long run: the next cell comes from the injection queue, if there is one.
+    /// Set when a cell yielded: the next cell comes from the injection queue, if there is one.
     injected_first: Cell<bool>,
+    /// The last cell came from the queue of asked cells.
+    asked_last: Cell<bool>,
 }
 
 impl LocalQueue {
-    /// Reports whether the LIFO slot may be served before the deque; counts it as served if so.
+    /// Reports whether the LIFO slot may be served before the deque, and counts the run if so.
     #[inline]
-    fn may_serve_lifo(&self) -> bool {
+    fn try_count_lifo_run(&self) -> bool {
         let may = self.lifo_runs.get() < LIFO_RUNS_MAX || self.deque.is_empty();
         if may {
             self.lifo_runs.set(self.lifo_runs.get().saturating_add(1));
@@ -73,7 +77,8 @@ impl ReadyQueues {
             turns: AtomicU32::new(0),
         });
         let remotes = remotes.collect();
-        Self { injector: Injector::new(), remotes, worker_slots: WorkerSlots::new(deques, workers) }
+        let worker_slots = WorkerSlots::new(deques, workers);
+        Self { injector: Injector::new(), asked: Injector::new(), remotes, worker_slots }
     }
 
     /// Claims a worker's queue; `None` if there is none or another worker has it.
@@ -85,12 +90,18 @@ impl ReadyQueues {
             lifo_runs: Cell::new(0),
             turn: Cell::new(0),
             injected_first: Cell::new(false),
+            asked_last: Cell::new(false),
         })
     }
 
-    /// Queues a cell from outside all workers.
+    /// Appends a cell to the injection queue; callable from any thread.
     pub(crate) fn inject(&self, permit: RunPermit) {
         self.injector.push(permit);
+    }
+
+    /// Appends a cell to the queue of asked cells; callable from any thread.
+    pub(crate) fn inject_asked(&self, permit: RunPermit) {
+        self.asked.push(permit);
     }
 
     /// Puts a cell into this worker's LIFO slot and moves the cell that was there to the deque; returns the length of
@@ -109,7 +120,7 @@ impl ReadyQueues {
         local.deque.len()
     }
 
-    /// Queues a cell that used up its budget; the injection queue is checked before the deque.
+    /// Queues a cell that yielded, at the end; the injection queue is then served before this worker's own cells.
     ///
     /// Returns the deque's length.
     pub(crate) fn requeue_yielded(&self, local: &LocalQueue, permit: RunPermit) -> usize {
@@ -123,6 +134,12 @@ impl ReadyQueues {
         let turn = local.turn.get().wrapping_add(1);
         local.turn.set(turn);
         remote.turns.store(turn, Ordering::Relaxed);
+        if !local.asked_last.replace(false)
+            && let Some(permit) = self.take_asked()
+        {
+            local.asked_last.set(true);
+            return Some(permit);
+        }
         let injected_first = local.injected_first.replace(false) || turn.is_multiple_of(INJECTION_INTERVAL);
         if injected_first
             && !self.injector.is_empty()
@@ -131,20 +148,33 @@ impl ReadyQueues {
             return Some(permit);
         }
         if let Some(permit) = remote.lifo_slot.take() {
-            if local.may_serve_lifo() {
+            if local.try_count_lifo_run() {
                 return Some(permit);
             }
             local.deque.push(permit);
         }
         local.lifo_runs.set(0);
-        local.deque.pop().or_else(|| retry_steal(|| self.injector.steal_batch_and_pop(&local.deque)))
+        let queued =
+            local.deque.pop().or_else(|| retry_steal(|| self.injector.steal_batch_and_pop(&local.deque)));
+        queued.or_else(|| self.take_asked())
+    }
+
+    /// Reports whether a cell waits that was asked from outside all workers.
+    #[inline]
+    pub(crate) fn has_asked(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    #[inline]
+    fn take_asked(&self) -> Option<RunPermit> {
+        if self.asked.is_empty() { None } else { retry_steal(|| self.asked.steal()) }
     }
 
     /// Takes the cell in the LIFO slot, if it would be the next one anyway.
     #[inline]
     pub(crate) fn take_lifo(&self, local: &LocalQueue) -> Option<RunPermit> {
         let turn = local.turn.get().wrapping_add(1);
-        if turn.is_multiple_of(INJECTION_INTERVAL) || !local.may_serve_lifo() {
+        if turn.is_multiple_of(INJECTION_INTERVAL) || !self.asked.is_empty() || !local.try_count_lifo_run() {
             return None;
         }
         let remote = &self.remotes[local.worker];
@@ -153,14 +183,16 @@ impl ReadyQueues {
         remote.lifo_slot.take()
     }
 
-    /// Steals a batch of cells, at most half of another worker's deque, or a batch of the injection queue if the other
-    /// deques are empty; returns the first cell.
+    /// Steals about half of another worker's deque or, if those are empty, a batch of injected cells; returns the first cell.
+    ///
+    /// Leaves LIFO slots alone; see [`steal_from_stuck`](Self::steal_from_stuck).
     pub(crate) fn steal(&self, local: &LocalQueue) -> Option<RunPermit> {
         let remotes = self.running();
         let mut others = (1..remotes.len()).map(|step| &remotes[(local.worker + step) % remotes.len()]);
         others
             .find_map(|remote| retry_steal(|| remote.stealer.steal_batch_and_pop(&local.deque)))
             .or_else(|| retry_steal(|| self.injector.steal_batch_and_pop(&local.deque)))
+            .or_else(|| self.take_asked())
     }
 
     /// Moves cells out of the LIFO slots of workers that have not looked for a cell since the last check.
@@ -184,14 +216,15 @@ impl ReadyQueues {
         waiting
     }
 
-    /// Reports whether a worker would find another cell to run.
+    /// Reports whether this worker has a next cell: in its LIFO slot, in any deque, or injected.
     pub(crate) fn has_next(&self, local: &LocalQueue) -> bool {
         !self.remotes[local.worker].lifo_slot.is_empty() || self.has_work()
     }
 
-    /// Reports whether a worker about to park would find work.
+    /// Reports whether cells are queued where any worker may take them; LIFO slots do not count.
     pub(crate) fn has_work(&self) -> bool {
-        !self.injector.is_empty() || self.running().iter().any(|remote| !remote.stealer.is_empty())
+        let is_injected = !self.injector.is_empty() || !self.asked.is_empty();
+        is_injected || self.running().iter().any(|remote| !remote.stealer.is_empty())
     }
 
     /// Counts the queued cells.
@@ -200,10 +233,10 @@ impl ReadyQueues {
             .running()
             .iter()
             .map(|remote| remote.stealer.len() + usize::from(!remote.lifo_slot.is_empty()));
-        self.injector.len() + local.sum::<usize>()
+        self.injector.len() + self.asked.len() + local.sum::<usize>()
     }
 
-    /// Returns the queues of the running workers, including those of empty slots between them.
+    /// Returns the shared parts of all slots up to the last running worker; slots in between may be empty.
     fn running(&self) -> &[Remote] {
         &self.remotes[..self.worker_slots.running_end()]
     }
