@@ -13,7 +13,7 @@ use crate::invoke::SignalKey;
 use crate::raw::current;
 use crate::ready::WorkerTurns;
 use crate::test_rig::IdleRuntime;
-use rig::{CoordinatorRig, WakeCounter, numbers};
+use rig::{CoordinatorRig, numbers};
 
 // Normal operation.
 

@@ -17,7 +17,7 @@ pub(super) struct CoordinatorRig {
     actors: RefCell<Vec<ActorRef<()>>>,
     /// Run permits that a test has finished with.
     finished: RefCell<Vec<RunPermit>>,
-    system: ReadyQueueScheduler,
+    pub(super) system: ReadyQueueScheduler,
     pub(super) runtime: IdleRuntime,
 }
 
