@@ -149,8 +149,12 @@ impl Workload {
             Self::Latency10 => "four producers in bursts of 64; latency to receive, 10 actors",
             Self::Latency100 => "four producers in bursts of 64; latency to receive, 100 actors",
             Self::Latency1000 => "four producers in bursts of 64; latency to receive, 1000 actors",
-            Self::FloodTasks => "a task asks a quiet actor 2 k times while two tasks flood another; round trip",
-            Self::FloodThread => "a task asks a quiet actor 2 k times while a thread floods another; round trip",
+            Self::FloodTasks => {
+                "a task asks a quiet actor 2 k times while two tasks flood another; round trip"
+            }
+            Self::FloodThread => {
+                "a task asks a quiet actor 2 k times while a thread floods another; round trip"
+            }
             Self::Register => "ten threads mark mailboxes as ready; time per mark",
         }
     }

@@ -72,9 +72,7 @@ impl ErlangCase {
             | Workload::Latency100
             | Workload::Latency1000
             | Workload::FloodTasks
-            | Workload::FloodThread => {
-                Err(SampleError::Unsupported("bench.erl measures no latencies"))
-            }
+            | Workload::FloodThread => Err(SampleError::Unsupported("bench.erl measures no latencies")),
             Workload::Register => Err(SampleError::Unsupported("register compares sets, not runtimes")),
         }
     }

@@ -154,7 +154,9 @@ fn unsupported(runtime: &str, workload: &str) -> Option<&'static str> {
     match (runtime, workload) {
         ("crossbeam-threads", "skynet") => Some("its actors cannot spawn actors"),
         ("beam", "wake") => Some("no thread outside the VM can send to a process"),
-        ("beam", "lat1" | "lat10" | "lat100" | "lat1000" | "flood-tasks" | "flood-thread") => Some("bench.erl measures no latencies"),
+        ("beam", "lat1" | "lat10" | "lat100" | "lat1000" | "flood-tasks" | "flood-thread") => {
+            Some("bench.erl measures no latencies")
+        }
         _ => None,
     }
 }
