@@ -214,7 +214,7 @@ impl SqsApi {
         let named = named.collect::<Result<Vec<AttributeName>, SqsError>>()?;
         let names = if is_all { AttributeName::ALL } else { &named };
         let has_counts = names.iter().any(|name| name.is_count());
-        // Tests compare the counts right after they sent or received.
+        // Programs, and tests above all, compare the counts right after they sent or received.
         let totals = if has_counts { queue.settled_totals().await } else { queue.totals() };
         let attributes = names.iter().filter_map(|&name| {
             let value = self.attribute(&totals, &descriptor, &spec, name)?;

@@ -88,18 +88,10 @@ fn two_actors_that_wait_for_capacity_in_each_other_go_on_at_the_limit() {
         [&a, &b].into_iter().for_each(|actor| actor.tell(ForwarderMsg::Burst(10)));
         (0..3).for_each(|_| [&a, &b].into_iter().for_each(|actor| actor.tell(ForwarderMsg::Number(77))));
         harness.run();
-        assert_eq!([a.state(), b.state()], [ActorState::Suspended; 2], "they wait for each other");
-        harness.advance_ms(LIMIT.as_millis() as u64 - 2);
-        assert_eq!([a.state(), b.state()], [ActorState::Suspended; 2]);
-        harness.advance_ms(10);
-        assert_eq!([a.state(), b.state()], [ActorState::Running; 2]);
+        assert_waits_end_at_the_limit(harness, [&a, &b]);
         assert_eq!([a.depth(), b.depth()], [0, 0], "both have handled their messages");
         let lines = harness.lines();
         assert!(lines.iter().any(|line| line.contains("timed out")), "{lines:?}");
-        let timeouts = |name| {
-            harness.metric(names::MAILBOX_OVERFLOW_TOTAL, &[("actor", name), ("reason", "wait_timed_out")])
-        };
-        assert!(timeouts("a") + timeouts("b") >= 1.0);
     });
 }
 
@@ -113,18 +105,24 @@ fn two_actors_that_await_a_send_to_each_other_get_their_messages_back_at_the_lim
             from.tell(act(move |_, _| Ok(Flow::wait(send_twice(to)))));
         }
         harness.run();
-        assert_eq!([a.state(), b.state()], [ActorState::Suspended; 2], "they wait for each other");
-        harness.advance_ms(LIMIT.as_millis() as u64 - 2);
-        assert_eq!([a.state(), b.state()], [ActorState::Suspended; 2]);
-        harness.advance_ms(10);
-        assert_eq!([a.state(), b.state()], [ActorState::Running; 2]);
+        assert_waits_end_at_the_limit(harness, [&a, &b]);
         let lines = harness.lines();
         assert!(lines.iter().any(|line| line.ends_with("mailbox is full")), "{lines:?}");
-        let timeouts = |name| {
-            harness.metric(names::MAILBOX_OVERFLOW_TOTAL, &[("actor", name), ("reason", "wait_timed_out")])
-        };
-        assert!(timeouts("a") + timeouts("b") >= 1.0);
     });
+}
+
+/// Checks that the actors `a` and `b` wait for each other until the limit and then run again, and that this is counted.
+fn assert_waits_end_at_the_limit<M: Send + 'static>(harness: &Harness, actors: [&ActorRef<M>; 2]) {
+    let states = || actors.map(ActorRef::state);
+    assert_eq!(states(), [ActorState::Suspended; 2], "they wait for each other");
+    harness.advance_ms(LIMIT.as_millis() as u64 - 2);
+    assert_eq!(states(), [ActorState::Suspended; 2]);
+    harness.advance_ms(10);
+    assert_eq!(states(), [ActorState::Running; 2]);
+    let timeouts = ["a", "b"].map(|name| {
+        harness.metric(names::MAILBOX_OVERFLOW_TOTAL, &[("actor", name), ("reason", "wait_timed_out")])
+    });
+    assert!(timeouts.iter().sum::<f64>() >= 1.0, "{timeouts:?}");
 }
 
 /// Sends two messages, of which at most one has room; returns a message that records the outcome of the second.
