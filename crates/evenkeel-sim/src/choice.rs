@@ -22,7 +22,7 @@ use evenkeel_policy::weight::Weight;
 
 pub use plans::{ChoiceRow, SLOW_UNTIL, choice_rows, conversations, fast_and_slow, nine_to_one, recovery};
 
-use crate::event_queue::EventQueue;
+use crate::event_queue::{EventQueue, Step};
 use crate::rng::Rng;
 use crate::simulation::{SimError, load_config};
 
@@ -149,19 +149,14 @@ pub fn run_choice(plan: &ChoicePlan) -> Result<ChoiceRun, SimError> {
     for client in 0..plan.clients {
         sim.submit(client);
     }
-    loop {
-        // If both are due at the same time, the pipeline's timer runs before the event.
-        let due = sim.pipeline.poll_timeout().filter(|due| *due <= end);
-        if let Some(due) = due.filter(|due| sim.event_queue.next_at().is_none_or(|next| *due <= next)) {
-            sim.event_queue.advance_to(due);
-            sim.pipeline.handle_time(due);
-        } else if let Some(event) = sim.event_queue.next_until(end) {
-            sim.handle(event);
-        } else {
-            return Ok(sim.run);
+    while let Some(step) = sim.event_queue.next_step(sim.pipeline.poll_timeout(), end) {
+        match step {
+            Step::Timer(due) => sim.pipeline.handle_time(due),
+            Step::Event(event) => sim.handle(event),
         }
         sim.apply_events();
     }
+    Ok(sim.run)
 }
 
 enum ChoiceEvent {

@@ -5,6 +5,14 @@ use std::collections::BinaryHeap;
 
 use evenkeel_policy::time::{Duration, Instant};
 
+/// The next step of a simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step<T> {
+    /// The timer is due, at this time.
+    Timer(Instant),
+    Event(T),
+}
+
 /// Returns events by time, and those at the same time in the order in which they were scheduled.
 #[derive(Debug)]
 pub struct EventQueue<T> {
@@ -30,14 +38,17 @@ impl<T> EventQueue<T> {
         self.next_number += 1;
     }
 
-    /// Returns the time of the next event.
-    pub fn next_at(&self) -> Option<Instant> {
-        self.scheduled.peek().map(|Reverse((at, ..))| *at)
-    }
-
-    /// Advances the clock to `at`, which must not be after the next event; an earlier time changes nothing.
-    pub fn advance_to(&mut self, at: Instant) {
-        self.now = self.now.max(at);
+    /// Advances the clock to the next event or to `timer`, whichever is earlier, unless that is after `end`. If both are due
+    /// at the same time, the timer is first.
+    pub fn next_step(&mut self, timer: Option<Instant>, end: Instant) -> Option<Step<T>> {
+        let next = self.scheduled.peek().map(|Reverse((at, ..))| *at);
+        match timer.filter(|due| *due <= end && next.is_none_or(|next| *due <= next)) {
+            Some(due) => {
+                self.now = self.now.max(due);
+                Some(Step::Timer(due))
+            }
+            None => self.next_until(end).map(Step::Event),
+        }
     }
 
     /// Advances the clock to the next event and returns it, unless it is after `end`.
@@ -97,5 +108,20 @@ mod tests {
             seen.push((queue.now().as_nanos() / 1_000_000, event));
         }
         assert_eq!(seen, [(1, "first"), (1, "second"), (5, "late")]);
+    }
+
+    #[test]
+    fn a_timer_is_due_before_an_event_at_the_same_time_and_not_after_the_end() {
+        let mut queue = EventQueue::new();
+        queue.schedule(Duration::from_millis(2), "event");
+        let end = Instant::from_millis(4);
+        let [early, same, last, late] = [1, 2, 4, 5].map(Instant::from_millis);
+        assert_eq!(queue.next_step(Some(early), end), Some(Step::Timer(early)));
+        assert_eq!(queue.next_step(Some(same), end), Some(Step::Timer(same)));
+        assert_eq!(queue.next_step(Some(last), end), Some(Step::Event("event")));
+        assert_eq!((queue.next_step(Some(last), end), queue.now()), (Some(Step::Timer(last)), last));
+        assert_eq!(queue.next_step(Some(early), end), Some(Step::Timer(early)));
+        assert_eq!(queue.now(), last, "the clock never goes back");
+        assert_eq!(queue.next_step(Some(late), end), None);
     }
 }

@@ -25,7 +25,7 @@ pub use engine::EngineShape;
 use engine::{EngineProgress, Job, JobId, KneeEngine, TIME_PER_TOKEN, prefill_time};
 pub use matrix::{KneeCell, KneeCellResult, Prompts, Service, knee_cells, measure_knee_cell};
 
-use crate::event_queue::EventQueue;
+use crate::event_queue::{EventQueue, Step};
 use crate::record::nearest_rank;
 use crate::rng::Rng;
 use crate::simulation::{SimError, load_config};
@@ -139,17 +139,10 @@ impl KneeRun {
 pub fn run_knee(plan: &KneePlan) -> Result<KneeRun, SimError> {
     let mut sim = KneeSim::new(plan)?;
     let end = Instant::ORIGIN + plan.duration;
-    loop {
-        let next_event = sim.event_queue.next_at();
-        let next_progress = sim.engine.next_at();
-        let is_progress = next_progress.is_some_and(|at| next_event.is_none_or(|event| at <= event));
-        if is_progress {
-            let Some(at) = next_progress.filter(|at| *at <= end) else { break };
-            sim.event_queue.advance_to(at);
-            sim.follow_engine();
-        } else {
-            let Some(event) = sim.event_queue.next_until(end) else { break };
-            sim.handle(event);
+    while let Some(step) = sim.event_queue.next_step(sim.engine.next_at(), end) {
+        match step {
+            Step::Timer(_) => sim.follow_engine(),
+            Step::Event(event) => sim.handle(event),
         }
         sim.apply_events();
     }

@@ -16,7 +16,7 @@ mod scenario;
 mod scenarios;
 mod simulation;
 
-pub use event_queue::EventQueue;
+pub use event_queue::{EventQueue, Step};
 pub use knee::{
     EngineShape, KneeCell, KneeCellResult, KneeDemand, KneePlan, KneeRun, KneeSample, Prompts, Scraping,
     Service, knee_cells, measure_knee_cell, run_knee,

@@ -22,7 +22,7 @@ pub use plans::{
     PoisonCell, PoisonCellResult, at_the_limit, measure_poison_cell, outage, poison_cells, refusing,
 };
 
-use crate::event_queue::EventQueue;
+use crate::event_queue::{EventQueue, Step};
 use crate::rng::Rng;
 use crate::simulation::{SimError, load_config};
 
@@ -116,19 +116,14 @@ impl PoisonRun {
 pub fn run_poison(plan: &PoisonPlan) -> Result<PoisonRun, SimError> {
     let mut sim = PoisonSim::new(plan)?;
     let end = Instant::ORIGIN + plan.duration;
-    loop {
-        // If both are due at the same time, the pipeline's timer runs before the event.
-        let due = sim.pipeline.poll_timeout().filter(|due| *due <= end);
-        if let Some(due) = due.filter(|due| sim.event_queue.next_at().is_none_or(|next| *due <= next)) {
-            sim.event_queue.advance_to(due);
-            sim.pipeline.handle_time(due);
-        } else if let Some(event) = sim.event_queue.next_until(end) {
-            sim.handle(event);
-        } else {
-            return Ok(sim.run);
+    while let Some(step) = sim.event_queue.next_step(sim.pipeline.poll_timeout(), end) {
+        match step {
+            Step::Timer(due) => sim.pipeline.handle_time(due),
+            Step::Event(event) => sim.handle(event),
         }
         sim.apply_events();
     }
+    Ok(sim.run)
 }
 
 /// Sender of a request.

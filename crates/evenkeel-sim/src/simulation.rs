@@ -15,7 +15,7 @@ use evenkeel_policy::path::Probe;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
-use crate::event_queue::EventQueue;
+use crate::event_queue::{EventQueue, Step};
 use crate::record::{SimRun, TimedEvent, TraceEvent};
 use crate::rng::Rng;
 use crate::scenario::{AdmitPolicy, Demand, NodePlan, Scenario, ServiceOrder, TenantAction};
@@ -30,17 +30,10 @@ pub fn run(scenario: &Scenario) -> Result<SimRun, SimError> {
     let mut simulation = Simulation::new(scenario)?;
     simulation.start()?;
     let end = Instant::ORIGIN + scenario.duration;
-    loop {
-        // If both are due at the same time, the pipeline's timer runs before the event.
-        let due = simulation.pipeline.poll_timeout().filter(|due| *due <= end);
-        if let Some(due) = due.filter(|due| simulation.event_queue.next_at().is_none_or(|next| *due <= next))
-        {
-            simulation.event_queue.advance_to(due);
-            simulation.pipeline.handle_time(due);
-        } else if let Some(due) = simulation.event_queue.next_until(end) {
-            simulation.handle(due)?;
-        } else {
-            break;
+    while let Some(step) = simulation.event_queue.next_step(simulation.pipeline.poll_timeout(), end) {
+        match step {
+            Step::Timer(due) => simulation.pipeline.handle_time(due),
+            Step::Event(event) => simulation.handle(event)?,
         }
         simulation.apply_events()?;
     }

@@ -7,7 +7,7 @@ use super::dispatcher::EngineDispatcher;
 use super::engine::{Sequence, TokenEngine};
 use super::gap::{Accounts, Gap};
 use super::{ArrivalPattern, ClientPlan, SchedulingPolicy, Workload};
-use crate::event_queue::EventQueue;
+use crate::event_queue::{EventQueue, Step};
 use crate::{Rng, SimError};
 
 /// End of the warm-up: from then on, the engine is busy with requests of all clients.
@@ -31,15 +31,10 @@ pub struct FairnessResult {
 pub fn measure(workload: &Workload, policy: SchedulingPolicy, seed: u64) -> Result<FairnessResult, SimError> {
     let mut run = FairnessRun::new(workload, policy, seed)?;
     let end = Instant::ORIGIN + workload.duration;
-    loop {
-        let due = run.dispatcher.next_timer().filter(|due| *due <= end);
-        if let Some(due) = due.filter(|due| run.event_queue.next_at().is_none_or(|next| *due <= next)) {
-            run.event_queue.advance_to(due);
-            run.dispatcher.advance_time(due);
-        } else if let Some(due) = run.event_queue.next_until(end) {
-            run.handle(due);
-        } else {
-            break;
+    while let Some(step) = run.event_queue.next_step(run.dispatcher.next_timer(), end) {
+        match step {
+            Step::Timer(due) => run.dispatcher.advance_time(due),
+            Step::Event(event) => run.handle(event),
         }
         run.apply();
     }
