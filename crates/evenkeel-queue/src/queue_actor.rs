@@ -185,7 +185,11 @@ impl Actor for QueueActor {
             Msg::Receive(request) => self.on_receive(request, &ctx.me()),
             Msg::Ack(deliveries, reply) => self.ack(deliveries, reply, ctx.me()),
             Msg::Acked(ack) => self.on_acked(ack),
-            Msg::Move(request) => self.continue_move(request, ctx.me()),
+            Msg::Move(request) => {
+                // It moves messages that a receive would find.
+                self.end_due(&ctx.me());
+                self.continue_move(request, ctx.me());
+            }
             Msg::MoveFound(request, key, found) => self.on_move_found(request, key, found, ctx.me()),
             Msg::Removed(seqs, result, request) => {
                 self.on_removed(seqs, &result);
@@ -219,8 +223,7 @@ impl Actor for QueueActor {
                 self.settings = settings;
             }
             Msg::Settle(reply) => {
-                let ended = self.state.expire_leases(self.clock.now(), DUE_MAX);
-                self.write_dispositions(ended, &ctx.me());
+                self.end_due(&ctx.me());
                 self.publish_totals();
                 respond(reply, ());
             }
@@ -267,6 +270,12 @@ impl QueueActor {
         if !ctx.set_timer(SWEEP, SWEEP_INTERVAL, Repeat::Every(SWEEP_INTERVAL)) {
             tracing::warn!(queue = self.queue.0, "could not set a timer, idle keys will not be removed");
         }
+    }
+
+    /// Ends leases and delays that are due, and removes expired messages.
+    fn end_due(&mut self, self_ref: &ActorRef<Msg>) {
+        let ended = self.state.expire_leases(self.clock.now(), DUE_MAX);
+        self.write_dispositions(ended, self_ref);
     }
 
     fn append(&mut self, appended: Vec<AppendedMessage>) {

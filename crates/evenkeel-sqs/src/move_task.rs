@@ -192,7 +192,7 @@ impl SqsApi {
             destination_arn,
             rate: rate.map(i64::unsigned_abs),
             started_ms: source.now().0,
-            to_move: source.totals().pending,
+            to_move: source.settled_totals().await.pending,
         };
         let queues = TaskQueues { namespace, source: source.id(), destination: to };
         let task = Arc::new(Task::new(queues, record.clone(), 0, State::Running));
