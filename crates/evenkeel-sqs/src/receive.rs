@@ -197,7 +197,11 @@ impl SqsApi {
                 let is_fifo = queue.descriptor().settings.order == DeliveryOrder::Fifo;
                 is_fifo.then(|| sequence_number(delivery.id))
             }
-            SystemAttribute::DeduplicationId => stored.dedup.map(str::to_owned),
+            // As at AWS, the message id replaces it when the message is moved.
+            SystemAttribute::DeduplicationId => stored.dedup.map(|dedup| match delivery.from {
+                Some(_) => queue.message_ids().format(delivery.id),
+                None => dedup.to_owned(),
+            }),
             SystemAttribute::GroupId => {
                 let group = || client_key(&delivery.payload.headers, &delivery.key).to_owned();
                 stored.has_group.then(group)

@@ -220,7 +220,7 @@ def moves_dead_letters_to_fifo_queues_only():
     assert bodies(got)[0] == "one" and got[0]["MessageId"] == sent[0]["MessageId"], got
     system = got[0]["Attributes"]
     assert system["DeadLetterQueueSourceArn"] == arn("source.fifo"), system
-    assert (system["MessageGroupId"], system["MessageDeduplicationId"]) == ("g", "one"), system
+    assert (system["MessageGroupId"], system["MessageDeduplicationId"]) == ("g", sent[0]["MessageId"]), system
     until(lambda: (receive(source, WaitTimeSeconds=0), counts(dead)[0] == 2)[1])
     wrong = lambda: sqs.start_message_move_task(SourceArn=arn("dead.fifo"), DestinationArn=arn("plain-dead"))
     invalid(wrong, "The source queue and destination queue must be of the same queue type.")
