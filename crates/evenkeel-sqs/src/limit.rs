@@ -52,6 +52,8 @@ pub(crate) const TAG_KEY_MAX: usize = 128;
 pub(crate) const TAG_VALUE_MAX: usize = 256;
 /// Bytes of a policy.
 pub(crate) const POLICY_MAX: usize = 8_192;
+/// Statements of a policy.
+pub(crate) const STATEMENTS_MAX: usize = 20;
 /// Source queues in a redrive allow policy.
 pub(crate) const ALLOWED_MAX: usize = 10;
 /// Bytes stored with a message beyond those that AWS counts: lengths, sender, trace header.

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::api::{EmptyResponse, RequestContext, SqsApi, required};
 use crate::error::SqsError;
 use crate::operation::Operation;
+use crate::policy;
 use crate::protocol::list;
 use crate::reason;
 
@@ -47,7 +48,7 @@ impl SqsApi {
             }
             policy.statements.push(statement(label, &request, &arn));
             spec.metadata.policy = policy.into_json();
-            Ok(())
+            spec.metadata.policy.as_deref().map_or(Ok(()), policy::check)
         })
         .await
     }

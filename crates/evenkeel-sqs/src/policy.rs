@@ -11,6 +11,8 @@ use evenkeel_policy::account::AccountNumber;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use crate::error::SqsError;
+use crate::limit::{POLICY_MAX, STATEMENTS_MAX};
 use crate::operation::Operation;
 
 /// An operation of another account on a queue.
@@ -85,8 +87,25 @@ pub(crate) fn grants(policy: &str, request: PolicyRequest<'_>) -> bool {
     has("Allow", allows) && !has("Deny", denies)
 }
 
+/// Checks a policy that a client sets or extends.
+pub(crate) fn check(policy: &str) -> Result<(), SqsError> {
+    let invalid = || SqsError::AttributeValue {
+        name: "Policy",
+        reason: "",
+        hint: format!("must be a JSON object of at most {POLICY_MAX} bytes without duplicate keys"),
+    };
+    let parsed = parse(policy).filter(|_| policy.len() <= POLICY_MAX).ok_or_else(invalid)?;
+    let count = parsed.get("Statement").map_or(0, |statements| items(statements).len());
+    if STATEMENTS_MAX < count {
+        let message =
+            format!("{count} statements were found in the submitted policy, max allowed is {STATEMENTS_MAX}");
+        return Err(SqsError::OverLimit { message });
+    }
+    Ok(())
+}
+
 /// Parses a policy; `None` unless it is a JSON object without duplicate keys.
-pub(crate) fn parse(policy: &str) -> Option<Map<String, Value>> {
+fn parse(policy: &str) -> Option<Map<String, Value>> {
     match serde_json::from_str(policy) {
         Ok(UniqueKeys(Value::Object(policy))) => Some(policy),
         _ => None,

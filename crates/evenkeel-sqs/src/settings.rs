@@ -13,7 +13,7 @@ use crate::api::{EmptyResponse, RequestContext, SqsApi};
 use crate::error::SqsError;
 use crate::fifo;
 use crate::limit::{
-    DELAY_SECS, HEADROOM, KEY_REUSE_SECS, KEY_REUSE_SECS_DEFAULT, MESSAGE_BYTES, POLICY_MAX, RETENTION_SECS,
+    DELAY_SECS, HEADROOM, KEY_REUSE_SECS, KEY_REUSE_SECS_DEFAULT, MESSAGE_BYTES, RETENTION_SECS,
     VISIBILITY_SECS, WAIT_SECS,
 };
 use crate::policy;
@@ -205,11 +205,10 @@ impl SqsApi {
             AttributeName::MaximumMessageSize => {
                 settings.message_bytes_max = number(&MESSAGE_BYTES)? + HEADROOM;
             }
+            AttributeName::Policy if value.is_empty() => spec.metadata.policy = None,
             AttributeName::Policy => {
-                let error = || {
-                    bad(format!("must be a JSON object of at most {POLICY_MAX} bytes without duplicate keys"))
-                };
-                spec.metadata.policy = parse_policy(value).ok_or_else(error)?;
+                policy::check(value)?;
+                spec.metadata.policy = Some(value.to_owned());
             }
             AttributeName::RedrivePolicy => redrive::apply_policy(self, caller, spec, value)?,
             AttributeName::RedriveAllowPolicy => spec.metadata.redrive_allow = redrive::check_allow(value)?,
@@ -300,13 +299,4 @@ pub(crate) fn parse_bool(name: AttributeName, value: &str) -> Result<bool, SqsEr
     let hint = || "must be true or false".to_owned();
     let invalid = || SqsError::AttributeValue { name: name.as_str(), reason: "", hint: hint() };
     value.to_ascii_lowercase().parse().map_err(|_| invalid())
-}
-
-/// Parses a policy: `None` if it is invalid, `Some(None)` if it is empty, which removes it.
-fn parse_policy(value: &str) -> Option<Option<String>> {
-    if value.is_empty() {
-        return Some(None);
-    }
-    let is_valid = value.len() <= POLICY_MAX && policy::parse(value).is_some();
-    is_valid.then(|| Some(value.to_owned()))
 }
