@@ -40,7 +40,8 @@ impl SqsApi {
         request: &ReceiptRequest,
     ) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(context, request.queue_url.as_deref())?;
-        let results = self.delete(&queue, &[request.receipt()?]).await;
+        // AWS's error has this name.
+        let results = self.delete(&queue, &[request.receipt("MessageHandle")?]).await;
         first_error(results)
     }
 
@@ -50,10 +51,10 @@ impl SqsApi {
         request: ReceiptBatchRequest,
     ) -> Result<BatchResponse<BatchSuccess>, SqsError> {
         let queue = self.queue(context, request.queue_url.as_deref())?;
-        check_ids("DeleteMessageBatchRequestEntry", request.ids())?;
-        let receipts = request.entries.iter().map(ReceiptRequest::receipt).collect::<Result<Vec<_>, _>>()?;
+        let (receipts, errors) =
+            request.read("DeleteMessageBatchRequestEntry", |entry| entry.receipt("ReceiptHandle"))?;
         let results = self.delete(&queue, &receipts).await;
-        Ok(request.response(results))
+        Ok(request.response(errors, results))
     }
 
     async fn delete(&self, queue: &Queue, receipts: &[Receipt]) -> Vec<Result<(), SqsError>> {
@@ -82,9 +83,7 @@ impl SqsApi {
         request: &ReceiptRequest,
     ) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(context, request.queue_url.as_deref())?;
-        let results =
-            self.change_visibilities(&queue, vec![(request.receipt()?, request.visibility()?)]).await;
-        first_error(results)
+        first_error(self.change_visibilities(&queue, vec![request.change()?]).await)
     }
 
     pub(crate) async fn change_visibility_batch(
@@ -93,18 +92,10 @@ impl SqsApi {
         request: ReceiptBatchRequest,
     ) -> Result<BatchResponse<BatchSuccess>, SqsError> {
         let queue = self.queue(context, request.queue_url.as_deref())?;
-        check_ids("ChangeMessageVisibilityBatchRequestEntry", request.ids())?;
-        let mut results: Vec<Result<(), SqsError>> = Vec::with_capacity(request.entries.len());
-        let mut changes = Vec::with_capacity(request.entries.len());
-        for entry in &request.entries {
-            let change = entry.receipt().and_then(|receipt| Ok((receipt, entry.visibility()?)));
-            results.push(change.map(|change| changes.push(change)));
-        }
-        let mut changed = self.change_visibilities(&queue, changes).await.into_iter();
-        for result in results.iter_mut().filter(|result| result.is_ok()) {
-            *result = changed.next().unwrap_or(Err(SqsError::Internal));
-        }
-        Ok(request.response(results))
+        let (changes, errors) =
+            request.read("ChangeMessageVisibilityBatchRequestEntry", ReceiptRequest::change)?;
+        let results = self.change_visibilities(&queue, changes).await;
+        Ok(request.response(errors, results))
     }
 
     /// Sets the visibility timeouts of deliveries; a timeout of 0 nacks the delivery.
@@ -141,8 +132,13 @@ impl SqsApi {
 }
 
 impl ReceiptRequest {
-    fn receipt(&self) -> Result<Receipt, SqsError> {
-        Ok(Receipt::new(required("ReceiptHandle", self.receipt_handle.as_deref())?))
+    /// Returns the receipt handle, which the error calls `name`.
+    fn receipt(&self, name: &'static str) -> Result<Receipt, SqsError> {
+        Ok(Receipt::new(required(name, self.receipt_handle.as_deref())?))
+    }
+
+    fn change(&self) -> Result<(Receipt, Seconds), SqsError> {
+        Ok((self.receipt("ReceiptHandle")?, self.visibility()?))
     }
 
     fn visibility(&self) -> Result<Seconds, SqsError> {
@@ -153,14 +149,37 @@ impl ReceiptRequest {
 }
 
 impl ReceiptBatchRequest {
-    fn ids(&self) -> impl ExactSizeIterator<Item = Option<&str>> {
-        self.entries.iter().map(|entry| entry.id.as_deref())
+    /// Reads the entries, called `name` in errors. Returns the valid ones, and for every entry the error, if it has one.
+    fn read<T>(
+        &self,
+        name: &'static str,
+        read: impl Fn(&ReceiptRequest) -> Result<T, SqsError>,
+    ) -> Result<(Vec<T>, Vec<Option<SqsError>>), SqsError> {
+        check_ids(name, self.entries.iter().map(|entry| entry.id.as_deref()))?;
+        let mut valid = Vec::with_capacity(self.entries.len());
+        let mut errors = Vec::with_capacity(self.entries.len());
+        for (index, entry) in self.entries.iter().enumerate() {
+            let entry = read(entry).map_err(|error| error.in_entry(name, index + 1));
+            errors.push(entry.map(|entry| valid.push(entry)).err());
+        }
+        Ok((valid, errors))
     }
 
-    /// Builds the response from the result of each entry.
-    fn response(&self, results: Vec<Result<(), SqsError>>) -> BatchResponse<BatchSuccess> {
-        let ids = self.ids().map(|id| id.unwrap_or_default().to_owned());
-        batch_response(ids.zip(results).collect())
+    /// Builds the response from the errors of [`read`](Self::read) and the results of the valid entries.
+    fn response(
+        &self,
+        errors: Vec<Option<SqsError>>,
+        results: Vec<Result<(), SqsError>>,
+    ) -> BatchResponse<BatchSuccess> {
+        let mut results = results.into_iter();
+        let entries = self.entries.iter().zip(errors).map(|(entry, error)| {
+            let result = match error {
+                Some(error) => Err(error),
+                None => results.next().unwrap_or(Err(SqsError::Internal)),
+            };
+            (entry.id.clone().unwrap_or_default(), result)
+        });
+        batch_response(entries.collect())
     }
 }
 

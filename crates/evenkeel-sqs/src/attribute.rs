@@ -1,9 +1,11 @@
 //! Message attributes: validation, MD5 digests as AWS computes them, and the attribute filter of a receive.
 
+use std::collections::BTreeMap;
+
 use evenkeel_server::hex::hex;
 use md5::{Digest, Md5};
 use serde::ser::SerializeMap;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::base64;
 use crate::error::SqsError;
@@ -15,7 +17,7 @@ use crate::text_validation::is_valid_text;
 const TRACE_HEADER: &str = "AWSTraceHeader";
 
 /// Attributes of a request by name, not validated yet.
-pub(crate) type AttributeMap = std::collections::BTreeMap<String, AttributeInput>;
+pub(crate) type AttributeMap = BTreeMap<String, AttributeInput>;
 
 /// An attribute of a request, not validated yet.
 #[derive(Debug, Default, Deserialize)]
@@ -42,9 +44,14 @@ impl AttributeInput {
     }
 }
 
-fn deserialize_base64<'de, D: serde::Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Vec<u8>>, D::Error> {
+/// Deserializes attributes; one that is `null`, which is how a form's attribute without a value arrives, has no type.
+pub(crate) fn attribute_map<'de, D: Deserializer<'de>>(deserializer: D) -> Result<AttributeMap, D::Error> {
+    let map = Option::<BTreeMap<String, Option<AttributeInput>>>::deserialize(deserializer)?;
+    let inputs = map.into_iter().flatten();
+    Ok(inputs.map(|(name, input)| (name, input.unwrap_or_default())).collect())
+}
+
+fn deserialize_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u8>>, D::Error> {
     let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
     base64::decode(&text).map(Some).ok_or_else(|| serde::de::Error::custom("a binary value is not base64"))
 }

@@ -70,7 +70,8 @@ pub(crate) fn check_ids<'a>(
     }
     let mut seen = HashSet::with_capacity(count);
     for (index, id) in ids.enumerate() {
-        let id = id.ok_or(SqsError::MissingEntryId { entry, number: index + 1 })?;
+        let missing = SqsError::MissingInEntry { entry, number: index + 1, name: "Id" };
+        let id = id.ok_or(missing)?;
         let is_plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
         if !is_plain || !(1..=ID_MAX).contains(&id.len()) {
             return Err(SqsError::BadEntryId);
@@ -100,6 +101,6 @@ mod tests {
         }
         assert_eq!(check(&[&"x".repeat(80), "A-z_0"]), Ok(()));
         let missing = check_ids("Entry", [Some("a"), None].into_iter());
-        assert_eq!(missing, Err(SqsError::MissingEntryId { entry: "Entry", number: 2 }));
+        assert_eq!(missing, Err(SqsError::MissingInEntry { entry: "Entry", number: 2, name: "Id" }));
     }
 }

@@ -63,6 +63,13 @@ pub(crate) enum SqsError {
     /// A parameter is invalid.
     #[error("{message}")]
     Invalid { message: String },
+    #[error("One or more parameters are invalid. Reason: Message must be shorter than {bytes_max} bytes.")]
+    MessageTooLarge { bytes_max: u64 },
+    #[error(
+        "Value {id} for parameter MessageDeduplicationId is invalid. Reason: {}",
+        reason::DEDUP_ON_STANDARD_QUEUE
+    )]
+    DedupOnStandardQueue { id: String },
     #[error("The specified queue does not exist.")]
     NoQueue,
     #[error("A queue already exists with the same name and a different value for attribute {attribute}")]
@@ -80,8 +87,8 @@ pub(crate) enum SqsError {
     BothEncryptions,
     #[error("There should be at least one {entry} in the request.")]
     EmptyBatch { entry: &'static str },
-    #[error("The request must contain the parameter {entry}.{number}.Id.")]
-    MissingEntryId { entry: &'static str, number: usize },
+    #[error("The request must contain the parameter {entry}.{number}.{name}.")]
+    MissingInEntry { entry: &'static str, number: usize, name: &'static str },
     #[error("Maximum number of entries per request are {BATCH_MAX}. You have sent {count}.")]
     TooManyEntries { count: usize },
     #[error("Id {id} repeated.")]
@@ -177,6 +184,18 @@ impl SqsError {
         !self.parts().status.is_server_error()
     }
 
+    /// Returns the error for an entry of a batch, for which AWS words some errors differently.
+    pub(crate) fn in_entry(self, entry: &'static str, number: usize) -> Self {
+        match self {
+            Self::Missing { name } => Self::MissingInEntry { entry, number, name },
+            Self::MessageTooLarge { bytes_max } => Self::invalid(format!(
+                "One or more parameters cannot be validated. Reason: Message must be shorter than {bytes_max} bytes."
+            )),
+            Self::DedupOnStandardQueue { .. } => Self::invalid(reason::DEDUP_ON_STANDARD_QUEUE_IN_BATCH),
+            other => other,
+        }
+    }
+
     /// Converts the error into a response.
     pub(crate) fn to_response(&self, protocol: Protocol, request_id: &str) -> Response {
         let ErrorParts { mut status, namespace, name, code } = self.parts();
@@ -229,10 +248,12 @@ impl SqsError {
             Self::Unsupported { .. } => {
                 (400, SQS, "UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation")
             }
-            Self::Missing { .. } | Self::MissingEntryId { .. } => {
+            Self::Missing { .. } | Self::MissingInEntry { .. } => {
                 (400, CORAL, "MissingRequiredParameterException", "MissingParameter")
             }
-            Self::Invalid { .. } => (400, CORAL, "InvalidParameterValueException", "InvalidParameterValue"),
+            Self::Invalid { .. } | Self::MessageTooLarge { .. } | Self::DedupOnStandardQueue { .. } => {
+                (400, CORAL, "InvalidParameterValueException", "InvalidParameterValue")
+            }
             Self::NoQueue => (400, SQS, "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"),
             Self::QueueExists { .. } => (400, SQS, "QueueNameExists", "QueueAlreadyExists"),
             Self::UnknownAttribute { .. } | Self::FifoAttribute { .. } | Self::BothEncryptions => {
@@ -289,7 +310,7 @@ impl From<Rejection> for SqsError {
             Rejection::BadKey | Rejection::DelayOnFifo | Rejection::BadTtl { .. } => {
                 Self::invalid(rejection.to_string())
             }
-            Rejection::TooLarge { max } => too_large(max),
+            Rejection::TooLarge { max } => Self::MessageTooLarge { bytes_max: max },
             Rejection::ForgedReceipt => Self::ReceiptInvalid { receipt: String::new() },
             Rejection::MessageGone | Rejection::StaleReceipt | Rejection::NotInFlight => Self::invalid(
                 "Value for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.",
@@ -301,13 +322,6 @@ impl From<Rejection> for SqsError {
             Rejection::QueueDeleted => Self::NoQueue,
         }
     }
-}
-
-/// Returns the error for a message that is larger than its queue accepts.
-pub(crate) fn too_large(bytes_max: u64) -> SqsError {
-    SqsError::invalid(format!(
-        "One or more parameters are invalid. Reason: Message must be shorter than {bytes_max} bytes."
-    ))
 }
 
 impl From<StoreError> for SqsError {

@@ -7,6 +7,9 @@ pub(crate) const WRONG_QUEUE_TYPE: &str =
 /// AWS has its own wording for `MessageDeduplicationId`.
 pub(crate) const DEDUP_ON_STANDARD_QUEUE: &str =
     "The request includes a parameter that is not valid for this queue type.";
+/// The whole text of the same error of an entry in a batch.
+pub(crate) const DEDUP_ON_STANDARD_QUEUE_IN_BATCH: &str =
+    "The request include parameter that is not valid for this queue type";
 pub(crate) const NO_DEDUP: &str = "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly";
 pub(crate) const GROUP: &str =
     "MessageGroupId can only include alphanumeric and punctuation characters. 1 to 128 in length.";

@@ -10,9 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::{account_of, sender_name};
 use crate::api::{RequestContext, SqsApi, required, seconds};
-use crate::attribute::{Attribute, AttributeMap, digest, digest_body, validate, validate_system};
+use crate::attribute::{
+    Attribute, AttributeMap, attribute_map, digest, digest_body, validate, validate_system,
+};
 use crate::batch::{BatchFailure, BatchResponse, check_ids};
-use crate::error::{SqsError, too_large};
+use crate::error::SqsError;
 use crate::fifo::{DedupName, DedupPolicy, DedupScope};
 use crate::limit::{BATCH_BYTES_MAX, DELAY_SECS, GROUP_MAX, HEADROOM, TRACE_MAX};
 use crate::protocol::list;
@@ -42,8 +44,10 @@ pub(crate) struct SendMessage {
     queue_url: Option<String>,
     message_body: Option<String>,
     delay_seconds: Option<i64>,
-    message_attributes: Option<AttributeMap>,
-    message_system_attributes: Option<AttributeMap>,
+    #[serde(default, deserialize_with = "attribute_map")]
+    message_attributes: AttributeMap,
+    #[serde(default, deserialize_with = "attribute_map")]
+    message_system_attributes: AttributeMap,
     message_deduplication_id: Option<String>,
     message_group_id: Option<String>,
 }
@@ -108,14 +112,14 @@ impl SqsApi {
         }
         let mut batch = BatchResponse { successful: Vec::new(), failed: Vec::new() };
         let mut messages = Vec::with_capacity(request.entries.len());
-        for entry in request.entries {
+        for (index, entry) in request.entries.into_iter().enumerate() {
             let id = entry.id.clone().unwrap_or_default();
             match prepare(context, &queue, dedup, entry) {
                 Ok((message, response)) => {
                     messages.push(message);
                     batch.successful.push(SendResponse { id: Some(id), ..response });
                 }
-                Err(error) => batch.failed.push(BatchFailure::new(id, &error)),
+                Err(error) => batch.failed.push(BatchFailure::new(id, &error.in_entry(ENTRY, index + 1))),
             }
         }
         if messages.is_empty() {
@@ -133,7 +137,7 @@ impl SqsApi {
 impl SendMessage {
     /// Returns the size that AWS counts: body and attributes.
     fn size(&self) -> usize {
-        let attributes = self.message_attributes.iter().flatten();
+        let attributes = self.message_attributes.iter();
         let attributes: usize = attributes.map(|(name, value)| name.len() + value.size_without_name()).sum();
         self.message_body.as_deref().map_or(0, str::len) + attributes
     }
@@ -151,7 +155,7 @@ fn prepare(
     required("MessageBody", Some(&body))?;
     let bytes_max = queue.descriptor().settings.message_bytes_max.saturating_sub(HEADROOM);
     if size > bytes_max {
-        return Err(too_large(bytes_max));
+        return Err(SqsError::MessageTooLarge { bytes_max });
     }
     if !is_valid_text(&body) {
         return Err(SqsError::Contents);
@@ -162,9 +166,8 @@ fn prepare(
     let stored_key = sender.stored_key(group);
     let scope = DedupScope { queue: sender.dedup_scope(), group: &stored_key.key };
     let dedup_name = dedup_name(dedup, group, scope, request.message_deduplication_id, &body)?;
-    let none = AttributeMap::new();
-    let attributes = validate(request.message_attributes.as_ref().unwrap_or(&none))?;
-    let system = validate_system(request.message_system_attributes.as_ref().unwrap_or(&none))?;
+    let attributes = validate(&request.message_attributes)?;
+    let system = validate_system(&request.message_system_attributes)?;
     let body_md5 = digest_body(body.as_bytes());
     let response = SendResponse {
         id: None,
@@ -206,9 +209,7 @@ fn dedup_name(
     body: &str,
 ) -> Result<Option<DedupName>, SqsError> {
     if dedup.order == DeliveryOrder::Fair {
-        let invalid =
-            |id| SqsError::invalid_value("MessageDeduplicationId", id, reason::DEDUP_ON_STANDARD_QUEUE);
-        return requested.map_or(Ok(None), |id| Err(invalid(id)));
+        return requested.map_or(Ok(None), |id| Err(SqsError::DedupOnStandardQueue { id }));
     }
     dedup.check_ids(group, requested.as_deref())?;
     dedup.name(scope, requested, body)

@@ -1,7 +1,7 @@
 //! The JSON protocol without a client library: malformed bodies, limits, metrics, unknown operations.
 
 use evenkeel_queue::QueueSettings;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::{Reply, Setup, SqsServer, StoreKind};
 
@@ -153,6 +153,118 @@ fn a_receive_that_returns_nothing_has_moved_the_message_to_the_dead_letter_queue
             assert_eq!(dead["Messages"][0]["Body"], n.to_string(), "{dead}");
         }
     }
+}
+
+#[test]
+fn a_move_task_moves_messages_whose_visibility_timeout_has_just_ended() {
+    const MESSAGES: u64 = 4;
+    for store in [StoreKind::Memory, StoreKind::Disk] {
+        let server = SqsServer::with(&format!("move-due-{store:?}"), Setup { store, ..Setup::default() });
+        let arn = |name: &str| format!("arn:aws:sqs:us-east-1:000000000000:{name}");
+        server.ok("CreateQueue", &json!({"QueueName": "dead"}));
+        let policy = json!({"deadLetterTargetArn": arn("dead"), "maxReceiveCount": 1}).to_string();
+        server.ok("CreateQueue", &json!({"QueueName": "q", "Attributes": {"RedrivePolicy": policy}}));
+        for _ in 0..20 {
+            for _ in 0..MESSAGES {
+                server.ok("SendMessage", &json!({"QueueUrl": "dead", "MessageBody": "x"}));
+            }
+            // The timeout is over before the response.
+            let receive = json!({"QueueUrl": "dead", "VisibilityTimeout": 0, "MaxNumberOfMessages": 10});
+            server.ok("ReceiveMessage", &receive);
+            let task = json!({"SourceArn": arn("dead"), "DestinationArn": arn("q")});
+            server.ok("StartMessageMoveTask", &task);
+            let task = loop {
+                let tasks = server.ok("ListMessageMoveTasks", &json!({"SourceArn": arn("dead")}));
+                if tasks["Results"][0]["Status"] != "RUNNING" {
+                    break tasks["Results"][0].clone();
+                }
+            };
+            assert_eq!(task["Status"], "COMPLETED", "{task}");
+            assert_eq!(task["ApproximateNumberOfMessagesToMove"], MESSAGES, "{task}");
+            assert_eq!(task["ApproximateNumberOfMessagesMoved"], MESSAGES, "{task}");
+        }
+    }
+}
+
+#[test]
+fn an_entry_that_is_invalid_fails_alone_with_the_text_for_entries() {
+    const MISSING: &str = "The request must contain the parameter";
+    let server = SqsServer::start("entries");
+    server.ok("CreateQueue", &json!({"QueueName": "q", "Attributes": {"MaximumMessageSize": "1024"}}));
+    let batch = |operation: &str, second: Value| {
+        let valid = match operation {
+            "SendMessageBatch" => json!({"Id": "a", "MessageBody": "x"}),
+            _ => {
+                server.ok("SendMessage", &json!({"QueueUrl": "q", "MessageBody": "x"}));
+                let received = server.ok("ReceiveMessage", &json!({"QueueUrl": "q"}));
+                let handle = &received["Messages"][0]["ReceiptHandle"];
+                json!({"Id": "a", "ReceiptHandle": handle, "VisibilityTimeout": 60})
+            }
+        };
+        let reply = server.ok(operation, &json!({"QueueUrl": "q", "Entries": [valid, second]}));
+        assert_eq!(reply["Successful"][0]["Id"], "a", "{reply}");
+        assert_eq!(reply["Failed"][0]["Id"], "b", "{reply}");
+        reply["Failed"][0]["Message"].as_str().unwrap().to_owned()
+    };
+    let send = |entry| batch("SendMessageBatch", entry);
+    let missing = |name: &str| format!("{MISSING} {name}.");
+    assert_eq!(send(json!({"Id": "b"})), missing("SendMessageBatchRequestEntry.2.MessageBody"));
+    let long = json!({"Id": "b", "MessageBody": "x".repeat(1_025)});
+    assert_eq!(
+        send(long),
+        "One or more parameters cannot be validated. Reason: Message must be shorter than 1024 bytes."
+    );
+    let dedup = json!({"Id": "b", "MessageBody": "x", "MessageDeduplicationId": "d"});
+    assert_eq!(send(dedup), "The request include parameter that is not valid for this queue type");
+    let empty = json!({"Id": "b", "MessageBody": "x", "MessageAttributes": {"a": null}});
+    assert_eq!(
+        send(empty),
+        "The message (user) attribute 'a' must contain a non-empty message attribute value."
+    );
+    let delete = batch("DeleteMessageBatch", json!({"Id": "b"}));
+    assert_eq!(delete, missing("DeleteMessageBatchRequestEntry.2.ReceiptHandle"));
+    let change = batch("ChangeMessageVisibilityBatch", json!({"Id": "b", "ReceiptHandle": "x"}));
+    assert_eq!(change, missing("ChangeMessageVisibilityBatchRequestEntry.2.VisibilityTimeout"));
+
+    let message = |operation: &str, request: Value| {
+        let reply = server.call(operation, &request);
+        assert_eq!(reply.status, 400, "{reply:?}");
+        reply.json()["message"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(message("SendMessage", json!({"QueueUrl": "q"})), missing("MessageBody"));
+    let long = json!({"QueueUrl": "q", "MessageBody": "x".repeat(1_025)});
+    assert_eq!(
+        message("SendMessage", long),
+        "One or more parameters are invalid. Reason: Message must be shorter than 1024 bytes."
+    );
+    assert_eq!(message("DeleteMessage", json!({"QueueUrl": "q"})), missing("MessageHandle"));
+    let change = json!({"QueueUrl": "q", "VisibilityTimeout": 1});
+    assert_eq!(message("ChangeMessageVisibility", change), missing("ReceiptHandle"));
+}
+
+#[test]
+fn a_policy_has_at_most_twenty_statements_and_8192_bytes() {
+    let server = SqsServer::start("statements");
+    server.ok("CreateQueue", &json!({"QueueName": "q"}));
+    let set = |statements: usize| {
+        let policy = json!({"Statement": vec![json!({"Effect": "Allow"}); statements]}).to_string();
+        server.call("SetQueueAttributes", &json!({"QueueUrl": "q", "Attributes": {"Policy": policy}}))
+    };
+    assert_eq!(set(20).status, 200);
+    let message = "21 statements were found in the submitted policy, max allowed is 20";
+    assert_over_limit(&set(21), message);
+    let permission = |accounts: usize| {
+        let accounts: Vec<String> = (0..accounts).map(|number| format!("{number:012}")).collect();
+        let permission =
+            json!({"QueueUrl": "q", "Label": "new", "AWSAccountIds": accounts, "Actions": ["SendMessage"]});
+        server.call("AddPermission", &permission)
+    };
+    assert_over_limit(&permission(1), message);
+    assert_eq!(set(19).status, 200);
+    let too_long = permission(300);
+    assert_eq!(too_long.json()["message"], "Invalid value for the parameter Policy.", "{too_long:?}");
+    assert!(too_long.head.contains("at most 8192 bytes"), "{too_long:?}");
+    assert_eq!(permission(1).status, 200);
 }
 
 #[test]

@@ -54,6 +54,7 @@ fn a_form_a_query_string_and_the_path_of_a_queue_name_the_same_operation() {
 #[test]
 fn malformed_requests_get_errors_in_xml() {
     let server = SqsServer::start("query-malformed");
+    server.ok("CreateQueue", &json!({"QueueName": "q"}));
     for (form, code) in [
         ("", "MissingAction"),
         ("Action=", "InvalidAction"),
@@ -64,6 +65,7 @@ fn malformed_requests_get_errors_in_xml() {
         ("Action=ListQueues&QueueNamePrefix=%zz", "MalformedInput"),
         ("Action=ListQueues&QueueNamePrefix.1=x", "MalformedInput"),
         ("Action=CreateQueue&QueueName=%00%3C", "InvalidParameterValue"),
+        ("Action=SendMessage&QueueUrl=q&MessageBody=x&MessageAttribute.1.Name=a", "InvalidParameterValue"),
         ("Action=GetQueueUrl&QueueName=none", "AWS.SimpleQueueService.NonExistentQueue"),
     ] {
         assert_code(&post(&server, form), 400, code);
@@ -81,7 +83,6 @@ fn malformed_requests_get_errors_in_xml() {
         );
     }
     // A signature is valid for all of these paths, which would name other queues than the one that was signed.
-    post(&server, "Action=CreateQueue&QueueName=q");
     for path in ["/000000000000//q", "/000000000000/./q", "/000000000000/x/../q", "/000000000000/q/x/.."] {
         let other = server.request(&format!("POST {path}"), FORM, "Action=SendMessage&MessageBody=x");
         assert_code(&other, 400, "AWS.SimpleQueueService.NonExistentQueue");
