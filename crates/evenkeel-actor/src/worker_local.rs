@@ -50,7 +50,7 @@ pub(crate) struct WorkerLocal {
     slice_limit: Cell<Instant>,
     /// Set when a task other than an actor was woken in this slice, and may be waiting for this thread.
     must_yield: Cell<bool>,
-    /// Set when such a task was woken since the last pause.
+    /// Set when such a task was woken since the worker last paused, yielded or parked.
     has_woken_host_task: Cell<bool>,
     /// Messages and runs until the next clock read.
     units_left: Cell<u32>,
@@ -193,10 +193,16 @@ impl WorkerLocal {
         self.has_woken_host_task.set(true);
     }
 
-    /// Reports whether a task other than an actor was woken since the last call.
+    /// Reports whether a task other than an actor was woken since the worker last paused, yielded or parked.
     #[inline]
-    pub(crate) fn take_host_wake(&self) -> bool {
-        self.has_woken_host_task.replace(false)
+    pub(crate) fn has_woken_host_task(&self) -> bool {
+        self.has_woken_host_task.get()
+    }
+
+    /// Records that the worker pauses, so that its host polls other tasks.
+    #[inline]
+    pub(crate) fn begin_pause(&self) {
+        self.has_woken_host_task.set(false);
     }
 
     /// Begins a new slice; it ends [`SLICE`] after its first clock read.
@@ -206,6 +212,7 @@ impl WorkerLocal {
     pub(crate) fn begin_slice(&self) {
         self.slice_end.set(Instant::FAR_FUTURE);
         self.must_yield.set(false);
+        self.begin_pause();
     }
 
     /// Reads the clock after a sleep.

@@ -161,6 +161,11 @@ impl Slice {
         let core = local.core();
         loop {
             if let Some(permit) = self.next_cell(local) {
+                if local.has_woken_host_task() {
+                    // It became ready after the check at the end of this loop; the woken task would wait for its run.
+                    core.coordinator.queues.requeue(&local.queue, permit);
+                    return self.pause(local, cx);
+                }
                 // Cells in a batch cannot be stolen, so the default batch is a single cell.
                 core.coordinator.drain_ready_cycle(
                     local,
@@ -174,12 +179,10 @@ impl Slice {
                 }
                 self.runs += 1;
                 // A host task that this run woke may be queued where only this thread runs it; it waits for one run at most.
-                let must_pause = local.take_host_wake() && core.coordinator.queues.has_next(&local.queue);
+                let must_pause =
+                    local.has_woken_host_task() && core.coordinator.queues.has_next(&local.queue);
                 if must_pause || self.runs >= local.runs_per_slice {
-                    // A short pause: the host polls its other tasks before this worker again.
-                    self.runs = 0;
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
+                    return self.pause(local, cx);
                 }
                 continue;
             }
@@ -196,6 +199,14 @@ impl Slice {
             }
             return Poll::Ready(SliceEnd::Idle);
         }
+    }
+
+    /// Pauses shortly: the host polls its other tasks before this worker again.
+    fn pause(&mut self, local: &WorkerLocal, cx: &Context<'_>) -> Poll<SliceEnd> {
+        self.runs = 0;
+        local.begin_pause();
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Takes the next cell: one of its own, an injected one, or a stolen one.
@@ -254,6 +265,47 @@ mod tests {
         assert_eq!((replies.count(), pauses.count(), other.depth()), (1, 1, 1));
         assert_eq!(poll(), Poll::Ready(SliceEnd::Idle));
         assert_eq!((pauses.count(), other.depth()), (1, 0), "no task of the host was woken");
+    }
+
+    #[test]
+    fn a_worker_that_woke_a_task_of_the_host_pauses_before_an_actor_that_becomes_ready_afterwards() {
+        let rig = Rig::new(1);
+        let mut worker = Worker::claim(rig.core(), 0).unwrap();
+        let other = rig.spawn();
+        let (pauses, waker) = WakeCounter::new();
+        let mut cx = Context::from_waker(&waker);
+        wake_host_task(&rig, &mut worker, &mut cx);
+        other.tell(SumMsg::Add(1));
+        assert!(worker.poll_wait_signal(&mut cx).is_ready(), "the host has not polled its task yet");
+        assert!(worker.poll_slice(&mut cx).is_pending());
+        assert_eq!((pauses.count(), other.depth()), (1, 1));
+        assert_eq!(worker.poll_slice(&mut cx), Poll::Ready(SliceEnd::Idle));
+        assert_eq!((pauses.count(), other.depth()), (1, 0));
+    }
+
+    #[test]
+    fn a_worker_that_was_parked_does_not_pause_for_a_task_of_the_host_that_it_woke_before() {
+        let rig = Rig::new(1);
+        let mut worker = Worker::claim(rig.core(), 0).unwrap();
+        let other = rig.spawn();
+        let mut cx = Context::from_waker(core::task::Waker::noop());
+        wake_host_task(&rig, &mut worker, &mut cx);
+        assert!(worker.poll_wait_signal(&mut cx).is_pending());
+        other.tell(SumMsg::Add(1));
+        assert!(worker.poll_wait_signal(&mut cx).is_ready());
+        assert_eq!(worker.poll_slice(&mut cx), Poll::Ready(SliceEnd::Idle));
+        assert_eq!(other.depth(), 0);
+    }
+
+    /// Runs all actors until none is ready; the last one wakes a task of the host.
+    fn wake_host_task(rig: &Rig, worker: &mut Worker, cx: &mut Context<'_>) {
+        let asked = rig.spawn();
+        assert_eq!(worker.poll_slice(cx), Poll::Ready(SliceEnd::Idle));
+        let (replies, asker) = WakeCounter::new();
+        let mut ask = core::pin::pin!(asked.ask(SumMsg::Read));
+        assert!(ask.as_mut().poll(&mut Context::from_waker(&asker)).is_pending());
+        assert_eq!(worker.poll_slice(cx), Poll::Ready(SliceEnd::Idle));
+        assert_eq!(replies.count(), 1);
     }
 
     #[test]
