@@ -52,16 +52,17 @@ impl<M: Send + 'static, R: Borrow<ActorRef<M>>> RoomWait<M, R> {
     /// polled again at the limit.
     #[cfg(feature = "std")]
     pub(crate) fn is_over(&mut self, waker: &Waker) -> bool {
-        let cell = self.to.borrow().cell();
-        let core = cell.core();
-        let is_over = crate::raw::current::with(core, |local| {
+        // The waiting actor may belong to another system than the mailbox.
+        let is_over = crate::raw::current::with_any(|local| {
             let Some(local) = local.filter(|local| local.polls_actor()) else { return false };
+            let core = local.core();
             let now = core.now();
             let due = *self.due.get_or_insert_with(|| now + core.config.capacity_wait_max);
             local.watch_own_deadline(waker, due) && due <= now
         });
         if is_over {
-            core.hub.count_overflow(cell.header().kind, OverflowReason::WaitTimedOut);
+            let cell = self.to.borrow().cell();
+            cell.core().hub.count_overflow(cell.header().kind, OverflowReason::WaitTimedOut);
         }
         is_over
     }

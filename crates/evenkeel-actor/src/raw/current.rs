@@ -28,17 +28,19 @@ impl Drop for RestoreGuard {
 /// Passes this thread's worker to `work` if it belongs to `core`.
 #[inline]
 pub(crate) fn with<R>(core: &Core, work: impl FnOnce(Option<&WorkerLocal>) -> R) -> R {
+    with_any(|local| work(local.filter(|local| ptr::eq(local.core(), core))))
+}
+
+/// Passes this thread's worker to `work`, whatever system it belongs to.
+#[inline]
+pub(crate) fn with_any<R>(work: impl FnOnce(Option<&WorkerLocal>) -> R) -> R {
     // SAFETY: set by `enter`, which borrows the worker for as long as the pointer is set; the worker is not
     // `Sync`, and this thread is the one that borrowed it.
-    let local = unsafe { CURRENT.get().as_ref() };
-    work(local.filter(|local| ptr::eq(local.core(), core)))
+    work(unsafe { CURRENT.get().as_ref() })
 }
 
 /// Records that this thread's worker, if it runs one, woke a task that is not an actor.
 #[cold]
 pub(crate) fn require_yield() {
-    // SAFETY: as in `with`.
-    if let Some(local) = unsafe { CURRENT.get().as_ref() } {
-        local.require_yield();
-    }
+    with_any(|local| local.map_or((), WorkerLocal::require_yield));
 }

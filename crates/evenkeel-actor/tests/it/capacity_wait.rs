@@ -111,6 +111,29 @@ fn two_actors_that_await_a_send_to_each_other_get_their_messages_back_at_the_lim
     });
 }
 
+#[test]
+fn actors_of_two_systems_that_await_a_send_to_each_other_get_their_messages_back_at_the_limit() {
+    let config = ActorSystemConfig { capacity_wait_max: LIMIT, ..config() };
+    explore_with(config, |harness| {
+        let other_system = ActorSystemRunner::new(config).start(harness.runtime.handle()).unwrap();
+        let a = harness.spawn(harness.puppet("a").capacity(1, OverflowStrategy::Reject));
+        let b = puppet("b", &harness.log).capacity(1, OverflowStrategy::Reject).props();
+        let b = other_system.spawn(&b).unwrap();
+        harness.run();
+        for (from, to) in [(&a, &b), (&b, &a)] {
+            let to = to.clone();
+            from.tell(act(move |_, _| Ok(Flow::wait(send_twice(to)))));
+        }
+        harness.run();
+        let states = || [&a, &b].map(ActorRef::state);
+        assert_eq!(states(), [ActorState::Suspended; 2], "they wait for each other");
+        harness.advance_ms(LIMIT.as_millis() as u64 + 8);
+        assert_eq!(states(), [ActorState::Running; 2]);
+        let lines = harness.lines();
+        assert!(lines.iter().any(|line| line.ends_with("mailbox is full")), "{lines:?}");
+    });
+}
+
 /// Checks that the actors `a` and `b` wait for each other until the limit and then run again, and that this is counted.
 fn assert_waits_end_at_the_limit<M: Send + 'static>(harness: &Harness, actors: [&ActorRef<M>; 2]) {
     let states = || actors.map(ActorRef::state);
