@@ -40,10 +40,18 @@ impl IdleWorkers {
         }
     }
 
-    /// Registers a worker that yields to the host runtime.
+    /// Registers a worker that yields to the host runtime, or updates its waker.
     pub(crate) fn begin_yield(&self, worker: usize, waker: &Waker) {
-        let entry = YieldEntry { worker, waker: waker.clone(), seen_by_timer: false };
-        self.yielding.with(|yielding| yielding.push(entry));
+        let waker = waker.clone();
+        let older = self.yielding.with(|yielding| {
+            if let Some(entry) = yielding.iter_mut().find(|entry| entry.worker == worker) {
+                return Some(core::mem::replace(&mut entry.waker, waker));
+            }
+            yielding.push(YieldEntry { worker, waker, seen_by_timer: false });
+            None
+        });
+        // Dropped after the lock is released, as in `unpark`.
+        drop(older);
     }
 
     /// Unregisters a worker that the host runtime polls again.

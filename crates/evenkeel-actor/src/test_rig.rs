@@ -33,11 +33,14 @@ impl Drop for Rig {
 
 impl Rig {
     pub(crate) fn new(workers: usize) -> Self {
-        let config = ActorSystemConfig {
+        Self::with_config(ActorSystemConfig {
             workers: NonZeroUsize::new(workers),
             supervision: Supervision::default().with_backoff(Backoff::NONE),
             ..ActorSystemConfig::default()
-        };
+        })
+    }
+
+    pub(crate) fn with_config(config: ActorSystemConfig) -> Self {
         let runtime = IdleRuntime::default();
         Self { system: ActorSystemRunner::new(config).start(runtime.clone()).unwrap(), runtime }
     }

@@ -189,7 +189,7 @@ pub(crate) fn drive(core: Arc<Core>) -> impl Future<Output = ()> {
             }
             core.timer_driver.flush_pending_asks(core);
             if core.steal_from_stuck(&mut turns) {
-                core.coordinator.idle.notify();
+                core.coordinator.idle.notify_another();
             }
             core.coordinator.idle.wake_yielded();
             DriverSleep { core, turns: &turns, sleep: None }.await;

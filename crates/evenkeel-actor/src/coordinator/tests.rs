@@ -78,6 +78,28 @@ fn after_a_cell_that_yielded_a_cell_from_outside_runs_before_the_others() {
 }
 
 #[test]
+fn cells_from_outside_that_yield_run_before_a_workers_own_in_every_second_turn() {
+    let rig = CoordinatorRig::new(1);
+    let cells = rig.cells(5);
+    let own = cells[0].cell().number();
+    let mut cells = cells.into_iter();
+    rig.requeue(0, cells.next().unwrap());
+    let mut last = cells.next().unwrap();
+    cells.for_each(|cell| rig.register_outside(cell));
+    let mut turns = 0;
+    while last.cell().number() != own {
+        rig.coordinator().handle_invoke_result(&rig.locals[0], InvokeKind::Yielded, Some(last));
+        last = rig.take_one(0).unwrap();
+        turns += 1;
+    }
+    assert_eq!(turns, 2);
+    rig.set_aside(Some(last));
+    while let Some(cell) = rig.take_one(0) {
+        rig.set_aside(Some(cell));
+    }
+}
+
+#[test]
 fn asked_cells_run_first_but_at_most_every_second_turn() {
     let rig = CoordinatorRig::new(1);
     let cells = rig.cells(5);

@@ -173,7 +173,7 @@ impl Slice {
                     &mut self.batch,
                 );
                 run_next(local, permit);
-                self.batch.drain(..).for_each(|permit| run_next(local, permit));
+                self.run_batch(local);
                 if local.consume_budget() == SliceBudget::None {
                     return Poll::Ready(SliceEnd::Yield);
                 }
@@ -198,6 +198,18 @@ impl Slice {
                 return Poll::Ready(SliceEnd::Exit);
             }
             return Poll::Ready(SliceEnd::Idle);
+        }
+    }
+
+    /// Runs the batch; queues the rest again if an actor was asked meanwhile, or a woken task of the host waits.
+    fn run_batch(&mut self, local: &WorkerLocal) {
+        let queues = &local.core().coordinator.queues;
+        for permit in self.batch.drain(..) {
+            if queues.has_asked() || local.has_woken_host_task() {
+                queues.requeue(&local.queue, permit);
+            } else {
+                run_next(local, permit);
+            }
         }
     }
 
@@ -247,7 +259,10 @@ fn run_next(local: &WorkerLocal, permit: RunPermit) {
 #[cfg(all(test, feature = "std"))]
 #[allow(clippy::unwrap_used, reason = "tests may panic")]
 mod tests {
+    use core::num::NonZeroUsize;
+
     use super::*;
+    use crate::ActorSystemConfig;
     use crate::test_rig::{Rig, SumMsg, WakeCounter};
 
     #[test]
@@ -374,6 +389,66 @@ mod tests {
         check();
         actor.tell(SumMsg::Add(1));
         assert_eq!(timer_wakes.count(), 1, "the task slept, because no worker had run since the last check");
+    }
+
+    /// The thread on which the host would poll the worker that was woken first may be blocked.
+    #[test]
+    fn another_worker_is_woken_if_the_first_has_not_run_at_the_second_check() {
+        let rig = Rig::new(2);
+        let actor = rig.spawn();
+        let mut workers = [0, 1].map(|id| Worker::claim(rig.core(), id).unwrap());
+        workers.iter_mut().for_each(poll_until_parked);
+        let mut timer_task = core::pin::pin!(crate::timer_driver::drive(rig.core().clone()));
+        let mut check = || {
+            let mut cx = Context::from_waker(core::task::Waker::noop());
+            assert!(timer_task.as_mut().poll(&mut cx).is_pending());
+        };
+        check();
+        let parked = || rig.core().coordinator.idle.parked_count();
+        assert_eq!(parked(), 2);
+        actor.tell(SumMsg::Add(1));
+        assert_eq!(parked(), 1);
+        actor.tell(SumMsg::Add(1));
+        check();
+        assert_eq!(parked(), 0, "no worker has looked for the cell since the first check");
+    }
+
+    #[test]
+    fn a_yield_that_takes_several_polls_is_registered_once() {
+        let rig = Rig::new(2);
+        let worker = Worker::claim(rig.core(), 0).unwrap();
+        let (wakes, waker) = WakeCounter::new();
+        let yielded = || {
+            rig.core().coordinator.idle.wake_yielded();
+            wakes.count()
+        };
+        {
+            let mut yielding = core::pin::pin!(worker.yield_to_host());
+            for _ in 0..3 {
+                assert!(yielding.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            }
+            assert_eq!([yielded(), yielded()], [0, 1]);
+        }
+        drop(worker);
+        assert_eq!(yielded(), 1);
+    }
+
+    #[test]
+    fn a_worker_leaves_its_batch_for_a_task_of_the_host_that_it_woke() {
+        let worker_batch = NonZeroUsize::new(8).unwrap();
+        let rig = Rig::with_config(ActorSystemConfig { worker_batch, ..ActorSystemConfig::default() });
+        let mut worker = Worker::claim(rig.core(), 0).unwrap();
+        let [asked, other] = [rig.spawn(), rig.spawn()];
+        let mut poll = || worker.poll_slice(&mut Context::from_waker(core::task::Waker::noop()));
+        assert_eq!(poll(), Poll::Ready(SliceEnd::Idle));
+        let (replies, asker) = WakeCounter::new();
+        let mut ask = core::pin::pin!(asked.ask(SumMsg::Read));
+        assert!(ask.as_mut().poll(&mut Context::from_waker(&asker)).is_pending());
+        other.tell(SumMsg::Add(1));
+        assert!(poll().is_pending());
+        assert_eq!((replies.count(), other.depth()), (1, 1));
+        assert_eq!(poll(), Poll::Ready(SliceEnd::Idle));
+        assert_eq!(other.depth(), 0);
     }
 
     /// A host may keep the task that it woke last on the waking thread, where it would have to wait for a long handler.

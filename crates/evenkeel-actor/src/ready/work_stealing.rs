@@ -3,7 +3,8 @@
 //!
 //! Limits: while cells wait in the worker's deque, the LIFO slot is served at most [`LIFO_RUNS_MAX`] times in a
 //! row, and the injection queue is checked every [`INJECTION_INTERVAL`] turns, so that no cell waits behind a pair
-//! of cells that keep scheduling each other. Asked cells come first, but at most every second turn.
+//! of cells that keep scheduling each other. Asked cells come first, but at most every second turn, and so do injected cells
+//! while others yield.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -50,8 +51,10 @@ pub(crate) struct LocalQueue {
     deque: Worker<RunPermit>,
     lifo_runs: Cell<u32>,
     turn: Cell<u32>,
-    /// Set when a cell yielded: the next cell comes from the injection queue, if there is one.
+    /// Set when a cell yielded: the next cell comes from the injection queue, if there is one, unless the last one did.
     injected_first: Cell<bool>,
+    /// The last cell came from the injection queue before this worker's own cells.
+    injected_last: Cell<bool>,
     /// The last cell came from the queue of asked cells.
     asked_last: Cell<bool>,
 }
@@ -90,6 +93,7 @@ impl ReadyQueues {
             lifo_runs: Cell::new(0),
             turn: Cell::new(0),
             injected_first: Cell::new(false),
+            injected_last: Cell::new(false),
             asked_last: Cell::new(false),
         })
     }
@@ -140,11 +144,13 @@ impl ReadyQueues {
             local.asked_last.set(true);
             return Some(permit);
         }
-        let injected_first = local.injected_first.replace(false) || turn.is_multiple_of(INJECTION_INTERVAL);
-        if injected_first
+        let injected_last = local.injected_last.replace(false);
+        let injected_first = local.injected_first.replace(false) && !injected_last;
+        if (injected_first || turn.is_multiple_of(INJECTION_INTERVAL))
             && !self.injector.is_empty()
             && let Some(permit) = retry_steal(|| self.injector.steal())
         {
+            local.injected_last.set(true);
             return Some(permit);
         }
         if let Some(permit) = remote.lifo_slot.take() {
@@ -197,7 +203,8 @@ impl ReadyQueues {
 
     /// Moves cells out of the LIFO slots of workers that have not looked for a cell since the last check.
     ///
-    /// Returns whether there are cells for another worker to take.
+    /// Returns whether there are cells for another worker to take: those of a stuck worker and, if no worker has looked for
+    /// a cell, injected ones. A worker that was woken for these may be waiting for its thread.
     pub(crate) fn steal_from_stuck(&self, last: &mut WorkerTurns) -> bool {
         let mut waiting = false;
         last.have_changed = false;
@@ -213,7 +220,7 @@ impl ReadyQueues {
                 waiting = true;
             }
         }
-        waiting
+        waiting || (!last.have_changed && self.has_injected())
     }
 
     /// Reports whether this worker has a next cell: in its LIFO slot, in any deque, or injected.
@@ -223,8 +230,11 @@ impl ReadyQueues {
 
     /// Reports whether cells are queued where any worker may take them; LIFO slots do not count.
     pub(crate) fn has_work(&self) -> bool {
-        let is_injected = !self.injector.is_empty() || !self.asked.is_empty();
-        is_injected || self.running().iter().any(|remote| !remote.stealer.is_empty())
+        self.has_injected() || self.running().iter().any(|remote| !remote.stealer.is_empty())
+    }
+
+    fn has_injected(&self) -> bool {
+        !self.injector.is_empty() || !self.asked.is_empty()
     }
 
     /// Counts the queued cells.
