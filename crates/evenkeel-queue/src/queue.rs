@@ -168,7 +168,7 @@ impl Queue {
                 owner => owner?,
             };
             let left = timeout.saturating_sub(started.elapsed());
-            let request = |reply| Msg::Receive(ReceiveRequest { max, lease, when_empty, reply });
+            let request = |reply| Msg::Receive(ReceiveRequest::new(max, lease, when_empty, reply));
             // No request permit: the actor limits waiting receives itself, and they must not block acknowledgements.
             let guard = match owner.actor.ask(request).within(left).await {
                 Ok(guard) => guard?,

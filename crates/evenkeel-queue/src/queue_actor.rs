@@ -105,6 +105,19 @@ pub(crate) struct ReceiveRequest {
     pub(crate) lease: Option<Duration>,
     pub(crate) when_empty: WhenEmpty,
     pub(crate) reply: Reply<Result<LeaseGuard, Rejection>>,
+    /// Number of moves to the dead-letter queue that had begun when the actor got the request.
+    moves_before: u64,
+}
+
+impl ReceiveRequest {
+    pub(crate) const fn new(
+        max: usize,
+        lease: Option<Duration>,
+        when_empty: WhenEmpty,
+        reply: Reply<Result<LeaseGuard, Rejection>>,
+    ) -> Self {
+        Self { max, lease, when_empty, reply, moves_before: 0 }
+    }
 }
 
 /// Behaviour of a receive when no message is ready.
@@ -120,6 +133,13 @@ pub(crate) struct PendingAck {
     results: ReceiptResults,
     written: Result<(), StoreError>,
     reply: Reply<ReceiptResults>,
+}
+
+/// Numbers of moves to the dead-letter queue, which finish in the order in which they started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DeadLetterMoves {
+    started: u64,
+    finished: u64,
 }
 
 pub(crate) struct QueueActor {
@@ -142,8 +162,7 @@ pub(crate) struct QueueActor {
     pub(crate) random: u64,
     /// Prefetches under way.
     pub(crate) prefetching: usize,
-    /// Moves to the dead-letter queue under way.
-    pub(crate) dead_lettering: usize,
+    pub(crate) dead_letter_moves: DeadLetterMoves,
     /// Messages and bytes appended to the state and not yet published in the gauge.
     pub(crate) appended: (u64, u64),
     /// Keys that had neither messages nor a rule at recovery.
@@ -198,7 +217,7 @@ impl Actor for QueueActor {
                 }
             }
             Msg::DeadLettered(seq, result) => {
-                self.dead_lettering = self.dead_lettering.saturating_sub(1);
+                self.dead_letter_moves.finished += 1;
                 self.on_removed(vec![seq], &result);
             }
             Msg::Nack(nacks, reply) => self.nack(nacks, reply, &ctx.me()),
@@ -291,12 +310,13 @@ impl QueueActor {
         }
     }
 
-    fn on_receive(&mut self, request: ReceiveRequest, self_ref: &ActorRef<Msg>) {
+    fn on_receive(&mut self, mut request: ReceiveRequest, self_ref: &ActorRef<Msg>) {
         let ended = self.state.prepare_receive(self.clock.now(), DUE_MAX);
         self.write_dispositions(ended, self_ref);
+        request.moves_before = self.dead_letter_moves.started;
         if self.state.has_ready() {
             self.deliver(request, self_ref);
-        } else if request.when_empty == WhenEmpty::Return && !self.awaits_store() {
+        } else if request.when_empty == WhenEmpty::Return && !self.awaits_store(&request) {
             self.answer_empty(request);
         } else if self.waiting.len() < WAITING_MAX {
             self.waiting.push_back(request);
@@ -309,10 +329,14 @@ impl QueueActor {
         }
     }
 
-    /// Reports whether an empty response must wait: a read may still find a message, or a move to the dead-letter queue is
-    /// not finished, and the client may look for the message there next.
-    fn awaits_store(&self) -> bool {
-        self.prefetching > 0 || self.state.is_prefetching() || self.dead_lettering > 0
+    /// Reports whether an empty response must wait: a read may still find a message, or a move to the dead-letter queue that
+    /// began before the receive is not finished, and the client may look for the message there next.
+    fn awaits_store(&self, request: &ReceiveRequest) -> bool {
+        self.is_reading() || self.dead_letter_moves.finished < request.moves_before
+    }
+
+    fn is_reading(&self) -> bool {
+        self.prefetching > 0 || self.state.is_prefetching()
     }
 
     /// Answers that the queue is empty, or that its messages cannot be read.
@@ -333,7 +357,7 @@ impl QueueActor {
             leased.map(|leased| MessageChange::Leased(self.lease_record(leased), leased.until)).collect(),
         );
         self.delete_expired(batch.expired, self_ref);
-        let may_wait = request.when_empty == WhenEmpty::Wait || self.awaits_store();
+        let may_wait = request.when_empty == WhenEmpty::Wait || self.awaits_store(&request);
         if batch.leased.is_empty() && may_wait {
             return self.waiting.push_front(request);
         }
@@ -453,10 +477,10 @@ impl QueueActor {
     /// Replies to the receives that waited only for the store.
     fn answer_empty_receives(&mut self) {
         // They may be anywhere in `waiting`, also behind receives that wait for messages.
-        let (returning, waiting) =
-            self.waiting.drain(..).partition(|request| request.when_empty == WhenEmpty::Return);
+        let (returning, waiting): (VecDeque<_>, _) = core::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|request| request.when_empty == WhenEmpty::Return && !self.awaits_store(request));
         self.waiting = waiting;
-        let returning: VecDeque<ReceiveRequest> = returning;
         for request in returning {
             self.answer_empty(request);
         }
@@ -527,7 +551,7 @@ impl QueueActor {
     fn after_message(&mut self, ctx: &mut Context<'_, Self>) {
         self.serve_waiting(&ctx.me());
         self.request_prefetches(ctx);
-        if !self.state.has_ready() && !self.awaits_store() {
+        if !self.state.has_ready() && !self.is_reading() {
             self.answer_empty_receives();
         }
         self.publish_totals();

@@ -22,7 +22,7 @@ impl QueueActor {
                     let self_ref = self_ref.clone();
                     let commit = self.commit(vec![MessageChange::Moved(key, meta, redrive.to)]);
                     let done = move |result| self_ref.tell(Msg::DeadLettered(meta.seq, result));
-                    self.dead_lettering += 1;
+                    self.dead_letter_moves.started += 1;
                     self.store.commit(commit, Box::new(done));
                 }
                 // The redrive policy was removed meanwhile, so the message is redelivered, after a second.

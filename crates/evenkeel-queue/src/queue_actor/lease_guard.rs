@@ -105,9 +105,7 @@ mod tests {
         let Owner::Active(ActiveOwner { actor, .. }) = queue.0.owner.borrow().clone() else {
             panic!("the queue has no actor");
         };
-        let request = |reply| {
-            Msg::Receive(ReceiveRequest { max: 2, lease: None, when_empty: WhenEmpty::Return, reply })
-        };
+        let request = |reply| Msg::Receive(ReceiveRequest::new(2, None, WhenEmpty::Return, reply));
         let guard = actor.ask(request).await.unwrap().unwrap();
         assert_eq!(queue.totals().in_flight, 2);
         drop(guard);

@@ -22,7 +22,7 @@ use crate::job_status::JobStatusTable;
 use crate::message::AppendedMessage;
 use crate::queue::{ActiveOwner, Owner, Queue, QueueInner, RestartBackoff};
 use crate::queue_actor::{
-    ActorStopped, AtomicCountAndBytes, DropNotifier, Msg, QueueActor, SharedQueueTotals,
+    ActorStopped, AtomicCountAndBytes, DeadLetterMoves, DropNotifier, Msg, QueueActor, SharedQueueTotals,
 };
 use crate::queue_state::{QueueState, StoredKey, StoredMessage};
 use crate::store::{AppendListener, Ownership, QueueRecord, Store};
@@ -167,7 +167,7 @@ impl Queues {
             timer_due: None,
             random,
             prefetching: 0,
-            dead_lettering: 0,
+            dead_letter_moves: DeadLetterMoves::default(),
             appended: (0, 0),
             unused_keys: unused_keys.map(|stored| stored.key).collect(),
             _drop_notifier: DropNotifier { stopped, sender: self.stopped.clone() },

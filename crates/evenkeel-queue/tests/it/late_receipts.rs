@@ -1,7 +1,10 @@
 //! Receipts used after their lease has ended, and the move of exhausted messages to the dead-letter queue.
 
+use std::future::Future;
 use std::num::NonZeroU32;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
@@ -143,6 +146,36 @@ async fn the_next_receive_moves_an_exhausted_message_to_the_dead_letter_queue() 
         let answers = [acked, queue.extend(&[(late, LONG)]).await];
         assert_eq!(answers, [[Err(Rejection::MessageGone)], [Err(Rejection::MessageGone)]]);
         assert_eq!((queue.totals().pending, queue.totals().in_flight), (0, 1));
+    }
+}
+
+#[tokio::test]
+async fn an_empty_response_waits_only_for_moves_that_began_before_the_receive() {
+    for (rig, store) in Rig::both_recording().await {
+        let (queue, _dead) = with_dead_letters(&rig, 1).await;
+        send(&queue, ["a", "b"]).await;
+        let deliveries = receive(&queue, 2).await;
+        store.hold();
+        let move_away = async |delivery: &Delivery, held: usize| {
+            let (queue, receipt) = (queue.clone(), delivery.receipt.clone());
+            tokio::spawn(async move { queue.nack(&[(receipt, None)]).await });
+            while store.held_len() < held {
+                tokio::task::yield_now().await;
+            }
+        };
+        move_away(&deliveries[0], 1).await;
+        let now = ReceiveOptions { max: 1, lease: None, wait: Duration::ZERO };
+        let mut receiving = pin!(queue.receive(now));
+        let mut poll =
+            || receiving.as_mut().poll(&mut Context::from_waker(Waker::noop())).map(Result::unwrap);
+        assert!(poll().is_pending());
+        move_away(&deliveries[1], 2).await;
+        assert!(poll().is_pending());
+        store.complete_first_held();
+        // Once the actor has answered this, it has handled the completed move.
+        queue.stats().await.unwrap();
+        assert_eq!(poll().map(|received| received.len()), Poll::Ready(0));
+        store.fail_held();
     }
 }
 

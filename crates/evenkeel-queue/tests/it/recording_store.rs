@@ -60,6 +60,12 @@ impl RecordingStore {
         self.held.lock().as_ref().map_or(0, Vec::len)
     }
 
+    /// Completes the first collected commit without writing it.
+    pub(crate) fn complete_first_held(&self) {
+        let first = self.held.lock().as_mut().map(|held| held.remove(0));
+        first.into_iter().for_each(|done| done(Ok(())));
+    }
+
     /// Completes the collected commits with an error, and forwards later ones again.
     pub(crate) fn fail_held(&self) {
         let held = self.held.lock().take().unwrap_or_default();
