@@ -10,6 +10,7 @@ use core::fmt;
 use crate::actor::{Actor, Flow, HandlerResult};
 use crate::actor_ref::ActorRef;
 use crate::context::Context;
+use crate::guardian::ActorError;
 use crate::invoke::{ActorState, MessageInvoker};
 use crate::props::{Props, PropsBuilder, short_type_name};
 use crate::sync::Arc;
@@ -63,7 +64,8 @@ impl<M: Send + 'static, I: MessageInvoker + Send + 'static> Props<CustomInvokerA
     /// - `Failed`: the supervision decides; a restart waits for `retry_after` or the backoff, whichever is longer.
     /// - `Stopped`: the actor stops.
     ///
-    /// A panic is a failure. Futures ([`Flow::Await`]) are not available: send their output as a message.
+    /// A panic is a failure. After a panic of `factory` there is no invoker to resume: the actor stops instead, or restarts if
+    /// its parent overruled the decision. Futures ([`Flow::Await`]) are not available: send their output as a message.
     ///
     /// [`WhenCapacityAvailable`]: crate::ResumeCondition::WhenCapacityAvailable
     pub fn with_invoker(
@@ -85,7 +87,11 @@ impl<M: Send + 'static, I: MessageInvoker + Send + 'static> Actor for CustomInvo
 
     /// Never called: [`Actor::invoker`] takes its place.
     fn receive(&mut self, _message: M, _ctx: &mut Context<'_, Self>) -> HandlerResult<M> {
-        Ok(Flow::Continue)
+        Err(ActorError::new("the actor has no invoker"))
+    }
+
+    fn can_resume(&self) -> bool {
+        self.invoker.is_some()
     }
 
     fn invoker(&mut self) -> Option<&mut dyn MessageInvoker> {

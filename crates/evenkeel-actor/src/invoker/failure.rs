@@ -70,8 +70,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             SupervisionDecision::Restart { .. } if self.body.spec.factory.is_none() => {
                 SupervisionDecision::Stop { reason: StopReason::Directed }
             }
-            // A factory that panicked left no actor to resume.
-            SupervisionDecision::Resume if self.runner.actor.is_none() => {
+            SupervisionDecision::Resume if !self.can_resume() => {
                 SupervisionDecision::Stop { reason: StopReason::Directed }
             }
             // There is no parent to escalate to.
@@ -83,6 +82,12 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             }
             decision => decision,
         }
+    }
+
+    /// Reports whether there is an actor to resume: a factory that panicked left none, nor does the constructor of an
+    /// invoker that panicked.
+    pub(super) fn can_resume(&self) -> bool {
+        self.runner.actor.as_ref().is_some_and(A::can_resume)
     }
 
     fn notify_parent(&mut self, error: &ActorError, decision: SupervisionDecision) {

@@ -167,7 +167,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         match (command, self.runner.phase) {
             (_, ActorPhase::Stopping | ActorPhase::Restarting) => None,
             (SupervisionCommand::Stop, _) => Some(NextAction::Stop),
-            (SupervisionCommand::Resume, ActorPhase::Failed) if self.runner.actor.is_some() => {
+            (SupervisionCommand::Resume, ActorPhase::Failed) if self.can_resume() => {
                 self.resume_after_failure();
                 None
             }
