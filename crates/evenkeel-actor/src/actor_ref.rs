@@ -406,6 +406,15 @@ mod tests {
         assert_eq!(handled.load(Ordering::Relaxed), 1);
     }
 
+    #[test]
+    fn a_report_of_a_failed_mailbox_that_arrives_after_it_was_emptied_is_ignored() {
+        let (runtime, system, actor, handled) = counter();
+        actor.tell(());
+        drop(actor.cell().tell_system(SystemMessage::MailboxOutOfMemory));
+        runtime.run_until_idle();
+        assert_eq!((handled.load(Ordering::Relaxed), system.dead_letters_total()), (1, 0));
+    }
+
     struct Counter(Arc<AtomicU32>);
 
     impl Actor for Counter {

@@ -111,6 +111,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             SystemMessage::Repoll { due } => self.on_repoll(due),
             SystemMessage::ReceiveTimeout { due } => self.on_receive_timeout(due),
             SystemMessage::Timer { id, due } => self.on_timer(id, due),
+            // Several senders may report one failure: the mailbox that a late report finds is a new one.
+            SystemMessage::MailboxOutOfMemory if !self.body.mailbox.has_failed() => None,
             SystemMessage::MailboxOutOfMemory => {
                 Some(NextAction::Fail(ActorError::mailbox("no memory to enlarge it")))
             }

@@ -62,6 +62,8 @@ struct Shared<M, S> {
     cold: Option<Box<Cold<S>>>,
     intake: Intake,
     overflow: OverflowStrategy,
+    /// Set when the queue could not grow, until it is drained.
+    has_failed: bool,
 }
 
 #[derive(Debug)]
@@ -107,6 +109,7 @@ impl<M, S> MailboxQueues<M, S> {
                 cold: None,
                 intake: Intake::Open,
                 overflow: options.overflow,
+                has_failed: false,
             }),
             private_len: AtomicU32::new(0),
         }
@@ -157,6 +160,7 @@ impl<M, S> MailboxQueues<M, S> {
             }
             if shared.has_room(&self.private_len) {
                 if shared.queue.try_reserve(1).is_err() {
+                    shared.has_failed = true;
                     return PushResult::OutOfMemory(message);
                 }
                 shared.queue.push_back(message);
@@ -274,7 +278,16 @@ impl<M, S> MailboxQueues<M, S> {
 
     /// Removes all messages from the shared half.
     pub(crate) fn drain(&self) -> VecDeque<M> {
-        self.shared.with(|shared| mem::take(&mut shared.queue))
+        self.shared.with(|shared| {
+            shared.has_failed = false;
+            mem::take(&mut shared.queue)
+        })
+    }
+
+    /// Reports whether the queue could not grow and has not been drained since.
+    #[cfg(not(loom))]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.shared.with(|shared| shared.has_failed)
     }
 
     /// Registers `waker` to be woken when there is capacity, at `place` or, without one, at the end; returns `false` if
