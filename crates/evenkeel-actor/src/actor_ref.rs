@@ -111,7 +111,11 @@ impl<M: Send + 'static> ActorRef<M> {
     }
 
     #[inline(always)]
-    fn try_tell_then(&self, message: M, raise: impl FnOnce(&CellRef)) -> Result<SendOutcome, SendError<M>> {
+    pub(crate) fn try_tell_then(
+        &self,
+        message: M,
+        raise: impl FnOnce(&CellRef),
+    ) -> Result<SendOutcome, SendError<M>> {
         match self.mailbox().try_push_fast(Envelope::seal(message, self.cell())) {
             None => {
                 raise(self.cell());

@@ -1,5 +1,6 @@
 //! A mailbox that fails: its messages are dead-lettered, its actor fails, and the supervision decides.
 
+use std::num::NonZeroUsize;
 use std::process::Command;
 
 use evenkeel_actor::dead_letters::DeadLetterReason;
@@ -89,6 +90,21 @@ fn a_mailbox_that_cannot_grow_fails_its_actor_and_not_the_process() {
         assert_eq!(read(&system.metrics(), "dead_letters_total", &labels), f64::from(accepted));
         assert_eq!(actor.try_tell([0; MESSAGE_BYTES]).ok(), Some(SendOutcome::Queued));
         assert_eq!(actor.state(), ActorState::Running);
+    });
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_router_tells_a_failed_mailbox_from_a_closed_one() {
+    let this = "mailbox_failure::a_router_tells_a_failed_mailbox_from_a_closed_one";
+    in_limited_process(this, async |system| {
+        let options = RouterOptions::round_robin(NonZeroUsize::MIN);
+        let router = system.spawn_router(&large_mailbox(), options).unwrap();
+        let (_, error) = fill(|message| router.try_tell(message).map_err(drop_message));
+        assert!(matches!(error, SendError::MailboxFailed(_)), "{error:?}");
+        while router.depth() != 0 {
+            tokio::task::yield_now().await;
+        }
     });
 }
 
