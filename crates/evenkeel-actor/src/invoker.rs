@@ -484,15 +484,19 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         if !is_waiting {
             return ActionResult::Break(self.finish_with_permit(InvokeResult::Yielded));
         }
+        self.begin_wait(reason, resume_on);
+        if reason == SuspendReason::AwaitExternal {
+            self.body.header.awaits.store(1, Ordering::Relaxed);
+        }
+        ActionResult::Break(self.finish(InvokeResult::Suspended { reason, resume_on }))
+    }
+
+    fn begin_wait(&mut self, reason: SuspendReason, resume_on: ResumeCondition) {
         self.runner.phase = ActorPhase::Waiting;
         let wait = self.trace.for_wait(self.cell, reason, resume_on);
         let extra = self.extra();
         extra.waiting = Some((reason, resume_on));
         extra.wait = wait;
-        if reason == SuspendReason::AwaitExternal {
-            self.body.header.awaits.store(1, Ordering::Relaxed);
-        }
-        ActionResult::Break(self.finish(InvokeResult::Suspended { reason, resume_on }))
     }
 
     /// Sets the timer that ends a suspension; returns `false` if the timing wheel is full.

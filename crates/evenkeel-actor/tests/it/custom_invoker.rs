@@ -95,6 +95,25 @@ fn a_failed_batch_restarts_the_actor_after_the_longer_delay_and_keeps_the_rest()
 }
 
 #[test]
+fn a_resumed_actor_waits_as_long_as_its_failed_batch_asked() {
+    explore_with(supervised(decided_by(|_| SupervisionDirective::Resume)), |harness| {
+        let actor = spawn(harness, |batch| {
+            batch.take_one();
+            InvokeResult::Failed { error: ActorError::new("broken"), retry_after: Some(MS * 10) }
+        });
+        (1..=2).for_each(|number| actor.tell(number));
+        assert_eq!(harness.lines(), ["created", "1"]);
+        assert_eq!((actor.state(), actor.depth()), (ActorState::Suspended, 1));
+        harness.advance_ms(9);
+        assert_eq!(harness.lines(), [""; 0]);
+        harness.advance_ms(2);
+        assert_eq!(harness.lines(), ["2"]);
+        harness.advance_ms(20);
+        assert_eq!(actor.state(), ActorState::Running);
+    });
+}
+
+#[test]
 fn a_panic_of_an_invoker_is_a_failure() {
     explore_with(supervised(restart_immediately()), |harness| {
         let actor = spawn(harness, |batch| match batch.take_one() {
