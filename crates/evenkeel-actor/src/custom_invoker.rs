@@ -2,10 +2,14 @@
 //!
 //! Guarantees: the runtime still handles system messages, so stops, supervision, signals and timers work as usual, and only
 //! the holder of the run permit calls the invoker. Messages that it does not take stay queued. Limits: the invoker is
-//! called with the runtime's `messages_per_run` and is expected to respect it, so that other actors get their turn.
+//! called with the runtime's `messages_per_run` and is expected to respect it, so that other actors get their turn. A batch
+//! runs to its end: system messages are handled before and after it, and it does not make way for an actor that is asked
+//! from outside the workers.
 
 use alloc::boxed::Box;
+use core::cell::Cell;
 use core::fmt;
+use core::marker::PhantomData;
 
 use crate::actor::{Actor, Flow, HandlerResult};
 use crate::actor_ref::ActorRef;
@@ -16,30 +20,42 @@ use crate::props::{Props, PropsBuilder, short_type_name};
 use crate::sync::Arc;
 
 /// The receiving end of an actor's mailbox, for a custom invoker.
-pub struct MailboxReceiver<M>(ActorRef<M>);
+///
+/// For use in [`MessageInvoker::invoke_batch`] only: the runtime wakes senders that wait for capacity at the end of a
+/// batch, so they would not learn of messages that are taken at another time. It cannot be shared between threads:
+///
+/// ```compile_fail
+/// fn share<T: Sync>() {}
+/// share::<evenkeel_actor::MailboxReceiver<u32>>();
+/// ```
+pub struct MailboxReceiver<M> {
+    actor: ActorRef<M>,
+    /// Makes the type `!Sync`.
+    _unshared: PhantomData<Cell<()>>,
+}
 
 impl<M: Send + 'static> MailboxReceiver<M> {
     /// Takes the oldest message.
     pub fn dequeue(&self) -> Option<M> {
-        let message = self.0.mailbox().pop_oldest(&self.0.cell().slot().state)?;
+        let message = self.actor.mailbox().pop_oldest(&self.actor.cell().slot().state)?;
         message.trace.record_dequeued();
         Some(message.message)
     }
 
     /// Returns the actor whose mailbox this is.
     pub fn actor(&self) -> &ActorRef<M> {
-        &self.0
+        &self.actor
     }
 
     /// Returns the actor's state; for implementing [`MessageInvoker::actor_state`].
     pub fn actor_state(&self) -> ActorState {
-        self.0.state()
+        self.actor.state()
     }
 }
 
 impl<M: Send + 'static> fmt::Debug for MailboxReceiver<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("MailboxReceiver").field(&self.0).finish()
+        f.debug_tuple("MailboxReceiver").field(&self.actor).finish()
     }
 }
 
@@ -82,11 +98,12 @@ impl<M: Send + 'static, I: MessageInvoker + Send + 'static> Actor for CustomInvo
     type Msg = M;
 
     fn started(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<M> {
-        self.invoker = Some((self.factory)(MailboxReceiver(ctx.me())));
+        let mailbox = MailboxReceiver { actor: ctx.me(), _unshared: PhantomData };
+        self.invoker = Some((self.factory)(mailbox));
         Ok(Flow::Continue)
     }
 
-    /// Never called: [`Actor::invoker`] takes its place.
+    /// Never called: [`Actor::invoker`] takes its place, and without an invoker the actor does not resume.
     fn receive(&mut self, _message: M, _ctx: &mut Context<'_, Self>) -> HandlerResult<M> {
         Err(ActorError::new("the actor has no invoker"))
     }

@@ -3,7 +3,8 @@
 //! Limits: a run handles at most the runtime's `messages_per_run` messages, or fewer if the worker's time slice
 //! ends, then other cells get their turn. Guarantees: the system queue is checked before every user message,
 //! so a stop, a suspension or a failure takes effect before the next one; messages taken out of the queue but
-//! not handled stay in the cell, so none is lost or reordered.
+//! not handled stay in the cell, so none is lost or reordered. A custom invoker handles a batch as if it were one
+//! message: the system queue is checked before the batch, and the run makes way for asked actors after it.
 
 mod custom;
 mod failure;
