@@ -46,6 +46,13 @@ pub trait Actor: Sized + Send + 'static {
         None
     }
 
+    /// Reports whether a failure left an actor that can handle messages.
+    #[doc(hidden)]
+    #[inline]
+    fn can_resume(&self) -> bool {
+        true
+    }
+
     /// Returns a directive to overrule the decision about a failed child, or `None` to accept it.
     fn overrule(&mut self, _failure: &FailureNotification) -> Option<SupervisionDirective> {
         None

@@ -111,7 +111,11 @@ impl<M: Send + 'static> ActorRef<M> {
     }
 
     #[inline(always)]
-    fn try_tell_then(&self, message: M, raise: impl FnOnce(&CellRef)) -> Result<SendOutcome, SendError<M>> {
+    pub(crate) fn try_tell_then(
+        &self,
+        message: M,
+        raise: impl FnOnce(&CellRef),
+    ) -> Result<SendOutcome, SendError<M>> {
         match self.mailbox().try_push_fast(Envelope::seal(message, self.cell())) {
             None => {
                 raise(self.cell());
@@ -404,6 +408,15 @@ mod tests {
         }));
         assert!(ended.drained);
         assert_eq!(handled.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_report_of_a_failed_mailbox_that_arrives_after_it_was_emptied_is_ignored() {
+        let (runtime, system, actor, handled) = counter();
+        actor.tell(());
+        drop(actor.cell().tell_system(SystemMessage::MailboxOutOfMemory));
+        runtime.run_until_idle();
+        assert_eq!((handled.load(Ordering::Relaxed), system.dead_letters_total()), (1, 0));
     }
 
     struct Counter(Arc<AtomicU32>);

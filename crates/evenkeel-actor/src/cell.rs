@@ -153,7 +153,7 @@ pub(crate) struct ColdState<A: Actor> {
     pub(crate) repoll_timer: Option<TimerEntry>,
     pub(crate) history: RestartHistory,
     pub(crate) failure: Option<ActorError>,
-    /// The shortest delay before the next restart, set by a custom invoker.
+    /// The shortest delay before the actor restarts or resumes, set by a custom invoker.
     pub(crate) retry_after: Option<Duration>,
     /// Messages for the actor that arrived while it could not handle them; at most one per watch, child and
     /// timer.

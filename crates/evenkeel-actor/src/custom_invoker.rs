@@ -2,43 +2,60 @@
 //!
 //! Guarantees: the runtime still handles system messages, so stops, supervision, signals and timers work as usual, and only
 //! the holder of the run permit calls the invoker. Messages that it does not take stay queued. Limits: the invoker is
-//! called with the runtime's `messages_per_run` and is expected to respect it, so that other actors get their turn.
+//! called with the runtime's `messages_per_run` and is expected to respect it, so that other actors get their turn. A batch
+//! runs to its end: system messages are handled before and after it, and it does not make way for an actor that is asked
+//! from outside the workers.
 
 use alloc::boxed::Box;
+use core::cell::Cell;
 use core::fmt;
+use core::marker::PhantomData;
 
 use crate::actor::{Actor, Flow, HandlerResult};
 use crate::actor_ref::ActorRef;
 use crate::context::Context;
+use crate::guardian::ActorError;
 use crate::invoke::{ActorState, MessageInvoker};
 use crate::props::{Props, PropsBuilder, short_type_name};
 use crate::sync::Arc;
 
 /// The receiving end of an actor's mailbox, for a custom invoker.
-pub struct MailboxReceiver<M>(ActorRef<M>);
+///
+/// For use in [`MessageInvoker::invoke_batch`] only: the runtime wakes senders that wait for capacity at the end of a
+/// batch, so they would not learn of messages that are taken at another time. It cannot be shared between threads:
+///
+/// ```compile_fail
+/// fn share<T: Sync>() {}
+/// share::<evenkeel_actor::MailboxReceiver<u32>>();
+/// ```
+pub struct MailboxReceiver<M> {
+    actor: ActorRef<M>,
+    /// Makes the type `!Sync`.
+    _unshared: PhantomData<Cell<()>>,
+}
 
 impl<M: Send + 'static> MailboxReceiver<M> {
     /// Takes the oldest message.
     pub fn dequeue(&self) -> Option<M> {
-        let message = self.0.mailbox().pop_oldest(&self.0.cell().slot().state)?;
+        let message = self.actor.mailbox().pop_oldest(&self.actor.cell().slot().state)?;
         message.trace.record_dequeued();
         Some(message.message)
     }
 
     /// Returns the actor whose mailbox this is.
     pub fn actor(&self) -> &ActorRef<M> {
-        &self.0
+        &self.actor
     }
 
     /// Returns the actor's state; for implementing [`MessageInvoker::actor_state`].
     pub fn actor_state(&self) -> ActorState {
-        self.0.state()
+        self.actor.state()
     }
 }
 
 impl<M: Send + 'static> fmt::Debug for MailboxReceiver<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("MailboxReceiver").field(&self.0).finish()
+        f.debug_tuple("MailboxReceiver").field(&self.actor).finish()
     }
 }
 
@@ -60,10 +77,12 @@ impl<M: Send + 'static, I: MessageInvoker + Send + 'static> Props<CustomInvokerA
     /// - `Completed`, `Yielded`: the actor runs again if messages are left.
     /// - `Suspended`: no batch is invoked until the condition holds. [`WhenCapacityAvailable`] holds at once, because an
     ///   invoker has no [`Context::try_tell`].
-    /// - `Failed`: the supervision decides; a restart waits for `retry_after` or the backoff, whichever is longer.
+    /// - `Failed`: the supervision decides; a restart waits for `retry_after` or the backoff, whichever is longer, and to
+    ///   resume takes `retry_after`. A parent that overrules the decision ends the wait before a restart.
     /// - `Stopped`: the actor stops.
     ///
-    /// A panic is a failure. Futures ([`Flow::Await`]) are not available: send their output as a message.
+    /// A panic is a failure. After a panic of `factory` there is no invoker to resume: the actor stops instead, or restarts if
+    /// its parent overruled the decision. Futures ([`Flow::Await`]) are not available: send their output as a message.
     ///
     /// [`WhenCapacityAvailable`]: crate::ResumeCondition::WhenCapacityAvailable
     pub fn with_invoker(
@@ -79,13 +98,18 @@ impl<M: Send + 'static, I: MessageInvoker + Send + 'static> Actor for CustomInvo
     type Msg = M;
 
     fn started(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<M> {
-        self.invoker = Some((self.factory)(MailboxReceiver(ctx.me())));
+        let mailbox = MailboxReceiver { actor: ctx.me(), _unshared: PhantomData };
+        self.invoker = Some((self.factory)(mailbox));
         Ok(Flow::Continue)
     }
 
-    /// Never called: [`Actor::invoker`] takes its place.
+    /// Never called: [`Actor::invoker`] takes its place, and without an invoker the actor does not resume.
     fn receive(&mut self, _message: M, _ctx: &mut Context<'_, Self>) -> HandlerResult<M> {
-        Ok(Flow::Continue)
+        Err(ActorError::new("the actor has no invoker"))
+    }
+
+    fn can_resume(&self) -> bool {
+        self.invoker.is_some()
     }
 
     fn invoker(&mut self) -> Option<&mut dyn MessageInvoker> {

@@ -28,7 +28,9 @@ pub enum DeadLetterReason {
     Stopped,
     /// The message was still queued when the actor restarted with [`MailboxOnRestart::Clear`](crate::guardian::MailboxOnRestart::Clear).
     Cleared,
-    /// The mailbox failed while the message was queued.
+    /// The mailbox failed while the message was queued, or could not grow for it.
+    ///
+    /// Such letters are only counted, because there is no memory to keep them.
     MailboxFailed,
     /// No actor has the address.
     NoSuchActor,
@@ -150,15 +152,21 @@ impl DeadLetters {
     /// The message's `Drop` may send messages, so drop the returned letter after releasing your lock.
     #[must_use = "drop the letter only after the lock is released"]
     pub fn push(&mut self, letter: DeadLetter) -> Option<DeadLetter> {
-        self.counts.add(letter.reason);
         if self.kept_max == 0 {
-            self.evicted += 1;
+            self.count_unkept(letter.reason);
             return Some(letter);
         }
+        self.counts.add(letter.reason);
         let evicted = if self.kept.len() >= self.kept_max { self.kept.pop_front() } else { None };
         self.evicted += u64::from(evicted.is_some());
         self.kept.push_back(letter);
         evicted
+    }
+
+    /// Counts a letter that is not stored.
+    pub fn count_unkept(&mut self, reason: DeadLetterReason) {
+        self.counts.add(reason);
+        self.evicted += 1;
     }
 
     /// Removes and returns the stored letters, oldest first; the counts stay.

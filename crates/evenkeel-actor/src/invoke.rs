@@ -126,6 +126,8 @@ pub enum ActorState {
 /// [`Props::with_invoker`](crate::Props::with_invoker) spawns actors with another.
 pub trait MessageInvoker {
     /// Handles at most `messages_max` user messages.
+    ///
+    /// A stop, a failure of a child or a signal that arrives meanwhile takes effect after the batch.
     fn invoke_batch(&mut self, messages_max: usize) -> InvokeResult;
 
     /// Returns the actor's current state.

@@ -3,7 +3,8 @@
 //! Limits: a run handles at most the runtime's `messages_per_run` messages, or fewer if the worker's time slice
 //! ends, then other cells get their turn. Guarantees: the system queue is checked before every user message,
 //! so a stop, a suspension or a failure takes effect before the next one; messages taken out of the queue but
-//! not handled stay in the cell, so none is lost or reordered.
+//! not handled stay in the cell, so none is lost or reordered. A custom invoker handles a batch as if it were one
+//! message: the system queue is checked before the batch, and the run makes way for asked actors after it.
 
 mod custom;
 mod failure;
@@ -484,15 +485,19 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         if !is_waiting {
             return ActionResult::Break(self.finish_with_permit(InvokeResult::Yielded));
         }
+        self.begin_wait(reason, resume_on);
+        if reason == SuspendReason::AwaitExternal {
+            self.body.header.awaits.store(1, Ordering::Relaxed);
+        }
+        ActionResult::Break(self.finish(InvokeResult::Suspended { reason, resume_on }))
+    }
+
+    fn begin_wait(&mut self, reason: SuspendReason, resume_on: ResumeCondition) {
         self.runner.phase = ActorPhase::Waiting;
         let wait = self.trace.for_wait(self.cell, reason, resume_on);
         let extra = self.extra();
         extra.waiting = Some((reason, resume_on));
         extra.wait = wait;
-        if reason == SuspendReason::AwaitExternal {
-            self.body.header.awaits.store(1, Ordering::Relaxed);
-        }
-        ActionResult::Break(self.finish(InvokeResult::Suspended { reason, resume_on }))
     }
 
     /// Sets the timer that ends a suspension; returns `false` if the timing wheel is full.

@@ -22,7 +22,7 @@ use crate::index::MailboxIndex;
 use crate::invoke::ActorState;
 use crate::props::Props;
 use crate::raw::oneshot;
-use crate::raw::state::SCHEDULED;
+use crate::raw::state::{SCHEDULED, USER};
 use crate::reply::{AskFuture, Reply};
 use crate::stop::StopMode;
 use crate::sync::{Arc, AtomicUsize, Lock, Ordering};
@@ -155,25 +155,34 @@ impl<M: Send + 'static> Router<M> {
     /// Sends, or returns the message if no routee accepts it.
     ///
     /// If the picked routee rejects the message, the others are tried, so one routee that is full or being replaced
-    /// does not make the router reject.
-    pub fn try_tell(&self, mut message: M) -> Result<SendOutcome, SendError<M>> {
+    /// does not make the router reject. The error is [`SendError::Full`] if any routee is full, otherwise
+    /// [`SendError::MailboxFailed`] if any mailbox failed.
+    pub fn try_tell(&self, message: M) -> Result<SendOutcome, SendError<M>> {
+        self.try_tell_then(message, |cell| cell.raise(USER))
+    }
+
+    fn try_tell_then(&self, mut message: M, raise: impl Fn(&CellRef)) -> Result<SendOutcome, SendError<M>> {
         let mut any_full = false;
+        let mut any_failed = false;
         for routee in self.slots.iter_from(self.slots.pick()) {
-            message = match routee.try_tell(message) {
+            message = match routee.try_tell_then(message, &raise) {
                 Ok(outcome) => return Ok(outcome),
                 Err(SendError::Full(message)) => {
                     any_full = true;
                     message
                 }
-                Err(
-                    SendError::Closed(message)
-                    | SendError::HostGone(message)
-                    | SendError::MailboxFailed(message),
-                ) => message,
+                Err(SendError::MailboxFailed(message)) => {
+                    any_failed = true;
+                    message
+                }
+                Err(SendError::Closed(message) | SendError::HostGone(message)) => message,
             };
         }
         if any_full {
             return Err(SendError::Full(message));
+        }
+        if any_failed {
+            return Err(SendError::MailboxFailed(message));
         }
         Err(SendError::closed(self.pool.cell().core(), message))
     }
@@ -183,7 +192,7 @@ impl<M: Send + 'static> Router<M> {
         let trace = SpanHandle::for_ask(self.pool.cell());
         let (sender, receiver) = oneshot::channel();
         let reply = Reply::new(sender, trace.clone());
-        let sent = trace.within(|| self.try_tell(message(reply)));
+        let sent = trace.within(|| self.try_tell_then(message(reply), |cell| cell.raise_awaited(USER)));
         ask_future(sent, receiver, self.pool.cell(), trace)
     }
 
@@ -338,4 +347,39 @@ pub enum RouterError {
     /// The pool or a routee could not be spawned; routees already spawned are stopped.
     #[error(transparent)]
     Spawn(SpawnError),
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+    use crate::raw::current;
+    use crate::test_rig::{Rig, Sum, SumMsg};
+    use crate::worker_local::WorkerLocal;
+
+    #[test]
+    fn an_asked_routee_is_as_urgent_as_an_asked_actor() {
+        let rig = Rig::new(1);
+        let local = rig.worker(0);
+        let props = Props::new(Sum::default).build();
+        let router = rig.system.spawn_router(&props, RouterOptions::round_robin(NonZeroUsize::MIN)).unwrap();
+        let queues = &rig.core().coordinator.queues;
+        run_all(&rig, &local);
+        router.tell(SumMsg::Add(1));
+        assert!(!queues.has_asked());
+        run_all(&rig, &local);
+        let ask = router.ask(SumMsg::Read);
+        assert!(queues.has_asked());
+        drop(ask);
+        run_all(&rig, &local);
+        rig.system.force_stop();
+        run_all(&rig, &local);
+    }
+
+    fn run_all(rig: &Rig, local: &WorkerLocal) {
+        while let Some(permit) = rig.core().coordinator.queues.next(&local.queue) {
+            local.begin_slice();
+            local.begin_run();
+            current::enter(local, || rig.core().coordinator.run_and_requeue(local, permit));
+        }
+    }
 }

@@ -256,6 +256,10 @@ impl Core {
         if let Some(overflow) = overflow_of(reason) {
             self.hub.count_overflow(body.header().kind, overflow);
         }
+        if reason == DeadLetterReason::MailboxFailed {
+            self.dead_letters.with(|letters| letters.count_unkept(reason));
+            return drop_dead_letter(message);
+        }
         let receiver = DeadLetterReceiver {
             to: cell.index(),
             actor: Cow::Owned(body.settings().trace_label().into()),
@@ -285,8 +289,12 @@ impl Core {
         let message_type = type_name::<M>();
         let letter = DeadLetter { to, actor, reason, message_type, message: kept, at: self.now() };
         let evicted = self.dead_letters.with(|letters| letters.push(letter));
-        // Dropped outside the lock: the message's `Drop` may send messages or panic.
-        drop(catch_panic(|| while_dead_lettering(|| drop(dropped))));
+        drop_dead_letter(dropped);
         drop(catch_panic(|| drop(evicted)));
     }
+}
+
+/// Drops a dead letter's message; call it outside the lock, because the message's `Drop` may send messages or panic.
+fn drop_dead_letter<M>(message: M) {
+    drop(catch_panic(|| while_dead_lettering(|| drop(message))));
 }

@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::{ActionResult, ActorCellInvoker, NextAction};
+use super::{ActionResult, ActorCellInvoker, NextAction, no_room_for_timer};
 use crate::actor::Actor;
 use crate::cell::ActorPhase;
 use crate::dead_letters::DeadLetterReason;
@@ -14,7 +14,7 @@ use crate::guardian::{
     ActorError, ErrorKind, FailureNotification, MailboxOnRestart, StopReason, Supervision,
     SupervisionCommand, SupervisionDecision, decide,
 };
-use crate::invoke::InvokeResult;
+use crate::invoke::{InvokeResult, ResumeCondition, SuspendReason};
 use crate::mailbox::SystemMessage;
 use crate::panic::catch_panic;
 use crate::stop::{StopMode, Termination};
@@ -30,14 +30,16 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         if error.kind() == ErrorKind::Mailbox {
             self.empty_failed_mailbox();
         }
-        let decision = self.decide_failure(&error);
+        let retry_after = self.extra().retry_after.take().unwrap_or_default();
+        let decision = self.decide_failure(&error, retry_after);
         if decision != SupervisionDecision::Resume {
             self.resume();
         }
         self.local.core().hub.count_failure(self.body.header.kind);
         self.notify_parent(&error, decision);
         ActionResult::Break(match decision {
-            SupervisionDecision::Resume => self.resume_now(error),
+            SupervisionDecision::Resume if retry_after.is_zero() => self.resume_now(error),
+            SupervisionDecision::Resume => return self.resume_later(error, retry_after),
             SupervisionDecision::Restart { after } if after.is_zero() => {
                 return self.restart_immediately(error);
             }
@@ -54,24 +56,21 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         self.dead_letter_queued(DeadLetterReason::MailboxFailed);
     }
 
-    fn decide_failure(&mut self, error: &ActorError) -> SupervisionDecision {
+    fn decide_failure(&mut self, error: &ActorError, retry_after: Duration) -> SupervisionDecision {
         let now = self.local.core().now();
         let random = self.local.random();
         let parent = self.body.header.parent.as_ref();
         let root = &self.local.core().root;
         let supervision: &Supervision =
             parent.map_or(root, |parent| &parent.occupant().body.settings().children);
-        let extra = self.runner.extra.get_or_insert_default();
-        let retry_after = extra.retry_after.take();
-        let history = &mut extra.history;
+        let history = &mut self.runner.extra.get_or_insert_default().history;
         let decided = catch_panic(|| decide(supervision, history, error, now, random));
         // If the decider panics, the actor is stopped.
         match decided.unwrap_or(SupervisionDecision::Stop { reason: StopReason::Directed }) {
             SupervisionDecision::Restart { .. } if self.body.spec.factory.is_none() => {
                 SupervisionDecision::Stop { reason: StopReason::Directed }
             }
-            // A factory that panicked left no actor to resume.
-            SupervisionDecision::Resume if self.runner.actor.is_none() => {
+            SupervisionDecision::Resume if !self.can_resume() => {
                 SupervisionDecision::Stop { reason: StopReason::Directed }
             }
             // There is no parent to escalate to.
@@ -79,10 +78,16 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 SupervisionDecision::Stop { reason: StopReason::Directed }
             }
             SupervisionDecision::Restart { after } => {
-                SupervisionDecision::Restart { after: after.max(retry_after.unwrap_or_default()) }
+                SupervisionDecision::Restart { after: after.max(retry_after) }
             }
             decision => decision,
         }
+    }
+
+    /// Reports whether there is an actor to resume: a factory that panicked left none, nor does the constructor of an
+    /// invoker that panicked.
+    pub(super) fn can_resume(&self) -> bool {
+        self.runner.actor.as_ref().is_some_and(A::can_resume)
     }
 
     fn notify_parent(&mut self, error: &ActorError, decision: SupervisionDecision) {
@@ -102,6 +107,15 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             return self.finish(result);
         }
         self.finish_with_permit(result)
+    }
+
+    /// Suspends the actor, whose custom invoker asked for a delay, until the delay has elapsed.
+    fn resume_later(&mut self, error: ActorError, after: Duration) -> ActionResult {
+        if !self.set_resume_timer(after) {
+            return ActionResult::Continue(no_room_for_timer());
+        }
+        self.begin_wait(SuspendReason::UserDefined, ResumeCondition::After(after));
+        ActionResult::Break(self.finish(InvokeResult::Failed { error, retry_after: Some(after) }))
     }
 
     /// Resumes the children whose failure escalated to this actor.

@@ -111,6 +111,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             SystemMessage::Repoll { due } => self.on_repoll(due),
             SystemMessage::ReceiveTimeout { due } => self.on_receive_timeout(due),
             SystemMessage::Timer { id, due } => self.on_timer(id, due),
+            // Several senders may report one failure: the mailbox that a late report finds is a new one.
+            SystemMessage::MailboxOutOfMemory if !self.body.mailbox.has_failed() => None,
             SystemMessage::MailboxOutOfMemory => {
                 Some(NextAction::Fail(ActorError::mailbox("no memory to enlarge it")))
             }
@@ -167,7 +169,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         match (command, self.runner.phase) {
             (_, ActorPhase::Stopping | ActorPhase::Restarting) => None,
             (SupervisionCommand::Stop, _) => Some(NextAction::Stop),
-            (SupervisionCommand::Resume, ActorPhase::Failed) if self.runner.actor.is_some() => {
+            (SupervisionCommand::Resume, ActorPhase::Failed) if self.can_resume() => {
                 self.resume_after_failure();
                 None
             }

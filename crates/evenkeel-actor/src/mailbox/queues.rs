@@ -20,7 +20,8 @@ use crate::ignore_panic::wake_all;
 use crate::raw::state::{CellState, USER};
 use crate::sync::{AtomicU32, Lock, Ordering};
 
-/// An idle queue frees its buffer if it has room for more messages than this.
+/// A queue that is empty frees its buffer if it has room for more messages than this: the private half at the end of a
+/// run, the shared half when its last message is taken, or when a custom invoker's queue is found empty.
 const KEPT_CAPACITY_MAX: usize = 1024;
 /// Maximum number of producers waiting for capacity; further ones are rejected.
 const WAITERS_MAX: usize = 65_536;
@@ -62,6 +63,8 @@ struct Shared<M, S> {
     cold: Option<Box<Cold<S>>>,
     intake: Intake,
     overflow: OverflowStrategy,
+    /// Set when the queue could not grow, until it is drained.
+    has_failed: bool,
 }
 
 #[derive(Debug)]
@@ -107,6 +110,7 @@ impl<M, S> MailboxQueues<M, S> {
                 cold: None,
                 intake: Intake::Open,
                 overflow: options.overflow,
+                has_failed: false,
             }),
             private_len: AtomicU32::new(0),
         }
@@ -157,6 +161,7 @@ impl<M, S> MailboxQueues<M, S> {
             }
             if shared.has_room(&self.private_len) {
                 if shared.queue.try_reserve(1).is_err() {
+                    shared.has_failed = true;
                     return PushResult::OutOfMemory(message);
                 }
                 shared.queue.push_back(message);
@@ -181,7 +186,9 @@ impl<M, S> MailboxQueues<M, S> {
     pub(crate) fn take_batch(&self, private: &mut VecDeque<M>, state: &CellState) -> Option<M> {
         self.shared.with(|shared| {
             let oldest = shared.queue.pop_front();
-            if !shared.queue.is_empty() && shared.overflow != OverflowStrategy::DropOldest {
+            if shared.queue.is_empty() {
+                Self::shrink(&mut shared.queue);
+            } else if shared.overflow != OverflowStrategy::DropOldest {
                 mem::swap(&mut shared.queue, private);
             }
             let private_len = count(private.len());
@@ -213,6 +220,7 @@ impl<M, S> MailboxQueues<M, S> {
             let is_empty = shared.queue.is_empty();
             if is_empty {
                 state.lower(USER);
+                Self::shrink(&mut shared.queue);
             }
             is_empty
         })
@@ -249,13 +257,11 @@ impl<M, S> MailboxQueues<M, S> {
         self.private_len.store(count(private_len), Ordering::Relaxed);
     }
 
-    /// Frees the large buffer that a burst left behind. Call it when the cell has no work.
-    ///
-    /// Checks for messages, because a suspended cell without work may still have some in its private half.
+    /// Frees the large buffer that a burst left behind in one half, if it is empty.
     #[inline]
-    pub(crate) fn shrink(private: &mut VecDeque<M>) {
-        if private.is_empty() && private.capacity() > KEPT_CAPACITY_MAX {
-            *private = VecDeque::new();
+    pub(crate) fn shrink(half: &mut VecDeque<M>) {
+        if half.is_empty() && half.capacity() > KEPT_CAPACITY_MAX {
+            *half = VecDeque::new();
         }
     }
 
@@ -272,9 +278,18 @@ impl<M, S> MailboxQueues<M, S> {
         waiters.into_values().collect()
     }
 
-    /// Removes all messages from the shared half.
+    /// Removes all messages from the shared half, which repairs a failed queue.
     pub(crate) fn drain(&self) -> VecDeque<M> {
-        self.shared.with(|shared| mem::take(&mut shared.queue))
+        self.shared.with(|shared| {
+            shared.has_failed = false;
+            mem::take(&mut shared.queue)
+        })
+    }
+
+    /// Reports whether the queue could not grow and has not been drained since.
+    #[cfg(not(loom))]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.shared.with(|shared| shared.has_failed)
     }
 
     /// Registers `waker` to be woken when there is capacity, at `place` or, without one, at the end; returns `false` if

@@ -1,6 +1,10 @@
 //! Actors whose messages are handled by an invoker of the application.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use evenkeel_actor::dead_letters::DeadLetterReason;
+use evenkeel_actor::guardian::{Backoff, Supervision, SupervisionDirective};
 use evenkeel_actor::*;
 
 use crate::harness::*;
@@ -91,6 +95,25 @@ fn a_failed_batch_restarts_the_actor_after_the_longer_delay_and_keeps_the_rest()
 }
 
 #[test]
+fn a_resumed_actor_waits_as_long_as_its_failed_batch_asked() {
+    explore_with(supervised(decided_by(|_| SupervisionDirective::Resume)), |harness| {
+        let actor = spawn(harness, |batch| {
+            batch.take_one();
+            InvokeResult::Failed { error: ActorError::new("broken"), retry_after: Some(MS * 10) }
+        });
+        (1..=2).for_each(|number| actor.tell(number));
+        assert_eq!(harness.lines(), ["created", "1"]);
+        assert_eq!((actor.state(), actor.depth()), (ActorState::Suspended, 1));
+        harness.advance_ms(9);
+        assert_eq!(harness.lines(), [""; 0]);
+        harness.advance_ms(2);
+        assert_eq!(harness.lines(), ["2"]);
+        harness.advance_ms(20);
+        assert_eq!(actor.state(), ActorState::Running);
+    });
+}
+
+#[test]
 fn a_panic_of_an_invoker_is_a_failure() {
     explore_with(supervised(restart_immediately()), |harness| {
         let actor = spawn(harness, |batch| match batch.take_one() {
@@ -100,6 +123,43 @@ fn a_panic_of_an_invoker_is_a_failure() {
         (1..=2).for_each(|number| actor.tell(number));
         assert_eq!(harness.lines(), ["created", "1", "created", "2"]);
         assert_eq!(harness.metric("actor.failures_total", &[("actor", "Scripted")]), 1.0);
+    });
+}
+
+#[test]
+fn an_actor_whose_invoker_could_not_be_created_stops_instead_of_resuming() {
+    explore_with(supervised(decided_by(|_| SupervisionDirective::Resume)), |harness| {
+        let props = Props::with_invoker(|_| -> Scripted<fn(&Batch) -> InvokeResult> { panic!("on purpose") });
+        let actor = harness.system.spawn(&props.build()).unwrap();
+        (1..=3).for_each(|number| actor.tell(number));
+        harness.run();
+        let labels = [("reason", DeadLetterReason::Stopped.as_label())];
+        assert_eq!(harness.metric("dead_letters_total", &labels), 3.0);
+        assert_eq!(actor.state(), ActorState::Stopped);
+    });
+}
+
+#[test]
+fn a_parent_that_resumes_an_actor_without_an_invoker_restarts_it() {
+    explore(|harness| {
+        let slow = Backoff::new(1_000 * MS, 1_000 * MS, 1, 0).unwrap();
+        let parent = harness.puppet("p").supervise(Supervision::default().with_backoff(slow));
+        let parent = harness.spawn(parent.overrule(|_| Some(SupervisionDirective::Resume)));
+        let log = harness.log.clone();
+        let is_restart = Arc::new(AtomicBool::new(false));
+        let props = Props::with_invoker(move |mailbox| {
+            assert!(is_restart.swap(true, Ordering::Relaxed), "fails on purpose");
+            let batch = Batch { mailbox, log: log.clone(), messages_max: 0 };
+            Scripted { batch, script: |batch: &Batch| batch.take_all() }
+        });
+        let props = props.build();
+        let child = parent.ask(|reply| run(move |_, ctx| drop(reply.send(ctx.spawn(&props).unwrap()))));
+        let child = harness.runtime.block_on(child).unwrap();
+        (1..=3).for_each(|number| child.tell(number));
+        let mut lines = harness.lines();
+        lines.retain(|line| !line.starts_with('p'));
+        assert_eq!(lines, ["1", "2", "3"]);
+        assert_eq!(child.state(), ActorState::Running);
     });
 }
 

@@ -325,7 +325,7 @@ fn poll<F: Future>(future: std::pin::Pin<&mut F>, waker: &Waker) -> Poll<F::Outp
     future.poll(&mut Context::from_waker(waker))
 }
 
-fn drop_message<M>(error: SendError<M>) -> SendError<()> {
+pub(crate) fn drop_message<M>(error: SendError<M>) -> SendError<()> {
     match error {
         SendError::Full(_) => SendError::Full(()),
         SendError::Closed(_) => SendError::Closed(()),

@@ -134,6 +134,28 @@ fn the_buffer_of_a_burst_is_freed_once_it_is_empty() {
 }
 
 #[test]
+fn the_shared_half_frees_the_buffer_of_a_burst_once_it_is_empty() {
+    let state = CellState::new();
+    let mut private = VecDeque::new();
+    let custom = queues(1 << 16, OverflowStrategy::Reject);
+    let evicting = queues(1 << 16, OverflowStrategy::DropOldest);
+    let capacities =
+        || [&custom, &evicting].map(|queues| queues.shared.with(|shared| shared.queue.capacity()));
+    for message in 0..=KEPT_CAPACITY_MAX as u32 {
+        assert_eq!((custom.push(message), evicting.push(message)), (PushResult::Queued, PushResult::Queued));
+    }
+    let large = capacities();
+    custom.pop_oldest(&state);
+    evicting.take_batch(&mut private, &state);
+    assert!(!custom.lower_if_empty(&state));
+    assert_eq!(capacities(), large);
+    while custom.pop_oldest(&state).is_some() {}
+    while evicting.take_batch(&mut private, &state).is_some() {}
+    assert!(custom.lower_if_empty(&state));
+    assert_eq!(capacities(), [0, 0]);
+}
+
+#[test]
 fn the_system_queue_accepts_everything_until_it_is_closed() {
     let queues = queues(1, OverflowStrategy::Reject);
     assert_eq!((queues.pop_system(), queues.system_stats()), (None, MailboxQueueStats::default()));
