@@ -117,6 +117,16 @@ fn asks_timers_and_the_shutdown_work_on_a_plain_thread() {
 }
 
 #[test]
+fn tasks_are_told_from_threads_of_the_host() {
+    let runtime = tokio_runtime();
+    let host = TokioRuntime::new(runtime.handle().clone());
+    let in_task = host.clone();
+    assert!(runtime.block_on(runtime.spawn(async move { in_task.is_host_task() })).unwrap());
+    assert!(!runtime.block_on(async { host.is_host_task() }), "a thread that waits for a future is no task");
+    assert!(!host.is_host_task());
+}
+
+#[test]
 fn a_tokio_runtime_without_a_time_driver_is_rejected() {
     let runtime = Builder::new_multi_thread().worker_threads(1).build().unwrap();
     let host = TokioRuntime::new(runtime.handle().clone());
