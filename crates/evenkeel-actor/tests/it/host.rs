@@ -246,7 +246,8 @@ fn a_system_has_as_many_workers_as_its_runtime_has_threads() {
     assert_eq!(workers(Builder::new_current_thread().enable_time().build().unwrap()), 1);
 }
 
-/// The neighbours are scheduled by the blocking handler itself, so they are in its worker's queue and LIFO slot.
+/// The neighbours have started and are idle when the blocking handler schedules them, so they are in its worker's queue and LIFO
+/// slot. The handler returns only after all of them have run.
 #[test]
 fn neighbours_of_a_blocked_handler_are_run_by_another_worker() {
     let runtime = tokio_runtime();
@@ -255,6 +256,9 @@ fn neighbours_of_a_blocked_handler_are_run_by_another_worker() {
         let dropped = Arc::default();
         let neighbours: Vec<_> = (0..count).map(|_| system.spawn(&guest(&dropped)).unwrap()).collect();
         let blocker = system.spawn(&guest(&dropped)).unwrap();
+        for neighbour in &neighbours {
+            assert_eq!(block_on(neighbour.ask(GuestMsg::Answer)), Ok(1));
+        }
         let (report, reports) = mpsc::channel();
         let (release, until) = mpsc::channel();
         blocker.tell(GuestMsg::TellAndBlock(neighbours, report, until));
