@@ -117,7 +117,7 @@ fn asks_timers_and_the_shutdown_work_on_a_plain_thread() {
 }
 
 #[test]
-fn tasks_are_told_from_threads_of_the_host() {
+fn only_a_task_of_the_host_is_reported_as_one() {
     let runtime = tokio_runtime();
     let host = TokioRuntime::new(runtime.handle().clone());
     let in_task = host.clone();
