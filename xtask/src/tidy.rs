@@ -6,6 +6,7 @@ mod code_references;
 mod doc_comments;
 mod documents;
 mod field_terms;
+mod guides;
 mod layers;
 mod leftovers;
 mod length;
@@ -117,6 +118,7 @@ fn find(packages: &[Package], files: &[File]) -> Vec<Finding> {
     findings.extend(code_references::missing(files, &rust_files));
     findings.extend(module_graph::false_arrows(files, &rust_files));
     findings.extend(field_terms::presence(files));
+    findings.extend(guides::untested(files));
     findings.sort();
     findings
 }

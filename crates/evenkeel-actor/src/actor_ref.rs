@@ -372,8 +372,11 @@ mod tests {
     use crate::runtime::RuntimeHandle;
     use crate::runtime::test::TestRuntime;
     use crate::sync::{Arc, AtomicU32, Ordering};
-    use crate::{Actor, ActorSystemRunner, Context, Flow, HandlerResult, Props, ReadyQueueScheduler};
+    use crate::{
+        Actor, ActorSystemRunner, Context, Flow, HandlerResult, MailboxOptions, Props, ReadyQueueScheduler,
+    };
     use core::future::Future;
+    use core::num::NonZeroUsize;
 
     #[test]
     fn a_drained_actor_handles_a_message_whose_sender_has_not_raised_the_flag_yet() {
@@ -419,6 +422,17 @@ mod tests {
         assert_eq!((handled.load(Ordering::Relaxed), system.dead_letters_total()), (1, 0));
     }
 
+    #[test]
+    fn an_ask_that_displaces_a_message_queues_its_actor_as_asked() {
+        let room_for_one = MailboxOptions::bounded(NonZeroUsize::MIN).overflow(OverflowStrategy::DropOldest);
+        let (_runtime, system, actor, _handled) = counter_with(room_for_one);
+        // The sender of this message has not raised the flag yet, so the actor is not queued.
+        assert!(matches!(actor.mailbox().push(Envelope::seal((), actor.cell())), PushResult::Queued));
+        let _ask = actor.ask(|_: Reply<()>| ());
+        assert_eq!(system.dead_letters_total(), 1);
+        assert!(system.core().coordinator.queues.has_asked());
+    }
+
     struct Counter(Arc<AtomicU32>);
 
     impl Actor for Counter {
@@ -432,11 +446,19 @@ mod tests {
 
     /// Creates a counting actor in an idle system.
     fn counter() -> (TestRuntime, ReadyQueueScheduler, ActorRef<()>, Arc<AtomicU32>) {
+        counter_with(MailboxOptions::default())
+    }
+
+    /// Creates a counting actor with this mailbox in an idle system.
+    fn counter_with(
+        mailbox: MailboxOptions,
+    ) -> (TestRuntime, ReadyQueueScheduler, ActorRef<()>, Arc<AtomicU32>) {
         let runtime = TestRuntime::new(0);
         let system = ActorSystemRunner::default().start(runtime.handle()).unwrap();
         let handled = Arc::new(AtomicU32::new(0));
         let count = handled.clone();
-        let actor = system.spawn(&Props::new(move || Counter(count.clone())).build()).unwrap();
+        let props = Props::new(move || Counter(count.clone())).mailbox(mailbox).build();
+        let actor = system.spawn(&props).unwrap();
         runtime.run_until_idle();
         (runtime, system, actor, handled)
     }

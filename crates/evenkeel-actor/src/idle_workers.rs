@@ -3,7 +3,8 @@
 //! A worker that finds no work registers itself as parked, then checks for work once more; a producer checks
 //! for parked workers after queueing work. One of the two sees the other, so no work is left while all workers
 //! are parked. While a worker searches, queueing work wakes no other worker: the searcher will find the work, and the
-//! last worker to stop searching wakes the next.
+//! last worker to stop searching wakes the next. Two callers wake one all the same, because a worker that was woken and waits for a
+//! thread counts as searching: a task of the host that asks, and the timer task.
 
 use alloc::vec::Vec;
 use core::task::{Poll, Waker};

@@ -7,7 +7,7 @@ use alloc::task::Wake;
 use alloc::vec::Vec;
 use core::num::NonZeroUsize;
 use core::task::Waker;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use evenkeel_policy::time::Instant;
 
@@ -67,17 +67,23 @@ impl Rig {
     }
 }
 
-/// A runtime that polls no task, whose clock stands still, and of which every caller is a task.
+/// A runtime that polls no task, whose clock stands still, and of which the test is a task.
 #[derive(Clone, Default)]
 pub(crate) struct IdleRuntime {
     tasks: Arc<std::sync::Mutex<Vec<TaskFuture>>>,
     nudges: Arc<AtomicU32>,
+    has_left_task: Arc<AtomicBool>,
 }
 
 impl IdleRuntime {
     pub(crate) fn drop_tasks(&self) {
         let tasks = core::mem::take(&mut *self.tasks.lock().unwrap());
         drop(tasks);
+    }
+
+    /// Makes the test a plain thread to this runtime.
+    pub(crate) fn leave_task(&self) {
+        self.has_left_task.store(true, Ordering::Relaxed);
     }
 }
 
@@ -100,7 +106,7 @@ impl RuntimeHandle for IdleRuntime {
     }
 
     fn is_host_task(&self) -> bool {
-        true
+        !self.has_left_task.load(Ordering::Relaxed)
     }
 
     fn nudge(&self) {

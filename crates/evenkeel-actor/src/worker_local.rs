@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inline_run_keeps_the_deadline_of_the_asking_future() {
+    fn an_inline_run_keeps_the_deadline_and_the_kind_of_the_asking_cell() {
         let host = Host::default();
         let (system, local) = worker(&host);
         local.units_per_read.set(INLINE_BATCH_MIN);
@@ -534,6 +534,7 @@ mod tests {
             })));
             local.run_asked_inline(&waker);
             assert_eq!(asked.state(), crate::ActorState::Suspended, "the asked cell must have run");
+            assert!(!local.polls_actor(), "a task asked");
             let deadline = local.end_poll().0;
             assert_eq!(deadline, Some(due));
             drop(system);

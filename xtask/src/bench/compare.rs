@@ -1,15 +1,15 @@
-//! `cargo xtask bench compare`: fails if a row became worse by more than a threshold.
+//! `cargo xtask bench compare`: fails if a row became worse by more than a threshold, or is no longer measured.
 //!
 //! It compares ratios to the baseline of the same round, or exact counts of instructions and bytes, never times, so the
-//! two files may come from different hours or machines. If two runs of the baseline differ by more than the threshold, a
-//! loss counts as noise. Counts depend on the toolchain, so a difference of toolchains is reported.
+//! two files may come from different hours or machines. If two runs of the baseline differ, a change of up to twice that
+//! difference counts as noise. Counts depend on the toolchain, so a difference of toolchains is reported.
 
 use super::results::{Better, Results, Row};
 use crate::error::TaskError;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Compare two result files, row by row, and fail if a row became worse
+/// Compare two result files, row by row, and fail if a row became worse or disappeared
 #[derive(Debug, PartialEq, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -24,6 +24,9 @@ pub(crate) struct CompareArgs {
     threshold: f64,
 }
 
+/// A change of up to this multiple of the noise may be noise: each of the two files may be off by it, in opposite directions.
+const NOISE_FACTOR: f64 = 2.0;
+
 fn parse_threshold(text: &str) -> Result<f64, String> {
     let threshold = text.parse().ok().filter(|threshold| (0.0..1.0).contains(threshold));
     threshold.ok_or_else(|| "must be at least 0 and below 1".to_owned())
@@ -32,7 +35,18 @@ fn parse_threshold(text: &str) -> Result<f64, String> {
 pub(super) fn run(args: &CompareArgs) -> Result<(), TaskError> {
     let base = Results::read(&args.base)?;
     let current = Results::read(&args.current)?;
-    check(&print_changes(&base, &current, args.threshold)?, args.threshold)
+    compare(&base, &current, args.threshold)
+}
+
+/// Prints how each row changed; fails if a row became worse or is no longer measured.
+pub(super) fn compare(base: &Results, current: &Results, threshold: f64) -> Result<(), TaskError> {
+    let changes = print_changes(base, current, threshold)?;
+    check(&changes, threshold)?;
+    let lost: Vec<_> = base.lost_in(current).collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    Err(TaskError::new(format!("no longer measured: {}", lost.join(", "))))
 }
 
 /// Prints how each row changed, and what makes the two results hard to compare.
@@ -84,7 +98,7 @@ enum Verdict {
     Same,
     Better,
     Worse,
-    /// Worse by more than the threshold, but two runs of the baseline differ by more than the threshold, too.
+    /// Changed by more than the threshold, but by at most [`NOISE_FACTOR`] times the noise.
     Noise,
     /// The second run of the baseline, which measures noise.
     RepeatedBaseline,
@@ -123,12 +137,13 @@ fn changes(base: &Results, current: &Results, threshold: f64) -> Vec<Change> {
 
 /// Classifies a change; if the baseline ran only once, no change counts as noise.
 fn decide(gain: f64, noise: Option<f64>, threshold: f64) -> Verdict {
-    let noisy = noise.is_some_and(|noise| threshold < noise);
-    match gain {
-        gain if gain < -threshold && noisy => Verdict::Noise,
-        gain if gain < -threshold => Verdict::Worse,
-        gain if threshold < gain => Verdict::Better,
-        _ => Verdict::Same,
+    if gain.abs() <= threshold {
+        return Verdict::Same;
+    }
+    match noise {
+        Some(noise) if gain.abs() <= NOISE_FACTOR * noise => Verdict::Noise,
+        _ if gain < 0.0 => Verdict::Worse,
+        _ => Verdict::Better,
     }
 }
 
@@ -198,29 +213,58 @@ mod tests {
     }
 
     #[test]
-    fn noise_in_either_file_excuses_a_loss_in_the_same_group_only() {
-        let quiet = [("tell1/tokio (again)", [1.0; 3]), ("tell1/own", [2.0; 3]), ("ask/own", [2.0; 3])];
-        let noisy = [("tell1/tokio (again)", [1.1; 3]), ("tell1/own", [1.0; 3]), ("ask/own", [1.0; 3])];
-        let with_rows = |rows| results(Better::Higher, 7.0, rows);
-        for (base, current, expected) in [
-            (
-                with_rows(&quiet),
-                with_rows(&noisy),
-                [Verdict::RepeatedBaseline, Verdict::Noise, Verdict::Worse],
-            ),
-            (
-                with_rows(&noisy),
-                with_rows(&quiet),
-                [Verdict::RepeatedBaseline, Verdict::Better, Verdict::Better],
-            ),
+    fn a_change_counts_as_noise_up_to_twice_the_noise_of_its_group_in_either_file() {
+        let rows = |again: f64, own: f64| {
+            let rows = [("tell1/tokio (again)", [again; 3]), ("tell1/own", [own; 3]), ("ask/own", [own; 3])];
+            results(Better::Higher, 7.0, &rows)
+        };
+        for (own, in_tell1, in_ask) in [
+            (1.61, Verdict::Noise, Verdict::Worse),
+            (1.59, Verdict::Worse, Verdict::Worse),
+            (1.0, Verdict::Worse, Verdict::Worse),
+            (1.91, Verdict::Same, Verdict::Same),
+            (2.39, Verdict::Noise, Verdict::Better),
+            (2.41, Verdict::Better, Verdict::Better),
         ] {
-            let changes = changes(&base, &current, 0.05);
-            assert_eq!(changes.iter().map(|change| change.verdict).collect::<Vec<_>>(), expected);
+            for (base, current) in [(1.0, 1.1), (1.1, 1.0)] {
+                let changes = changes(&rows(base, 2.0), &rows(current, own), 0.05);
+                assert_eq!(
+                    changes.iter().map(|change| change.verdict).collect::<Vec<_>>(),
+                    [Verdict::RepeatedBaseline, in_tell1, in_ask],
+                    "{own}"
+                );
+            }
         }
-        let base_noisy = [("tell1/tokio (again)", [1.1; 3]), ("tell1/own", [2.0; 3])];
-        let current_quiet = [("tell1/tokio (again)", [1.0; 3]), ("tell1/own", [1.0; 3])];
-        let changes = changes(&with_rows(&base_noisy), &with_rows(&current_quiet), 0.05);
-        assert_eq!(changes[1].verdict, Verdict::Noise);
+    }
+
+    #[test]
+    fn noise_below_the_threshold_excuses_no_loss_above_it() {
+        let rows = |own: f64| {
+            let rows = [("tell1/tokio (again)", [1.01; 3]), ("tell1/own", [own; 3])];
+            results(Better::Higher, 7.0, &rows)
+        };
+        let changes = changes(&rows(2.0), &rows(1.89), 0.05);
+        assert_eq!(changes[1].verdict, Verdict::Worse);
+    }
+
+    #[test]
+    fn a_row_that_disappears_fails_unless_it_is_a_part_of_one_that_remains() {
+        let with = |rows: &[&str]| {
+            let rows: Vec<_> = rows.iter().map(|name| (*name, [2.0; 3])).collect();
+            results(Better::Lower, 1.0, &rows)
+        };
+        let base = with(&["memory/idle", "memory/idle/cell", "tell1/own"]);
+        let result = |rows: &[&str]| compare(&base, &with(rows), 0.05).map_err(|error| error.to_string());
+        assert_eq!(result(&["memory/idle", "memory/idle/cell", "tell1/own", "tell1/new"]), Ok(()));
+        assert_eq!(result(&["memory/idle", "tell1/own"]), Ok(()));
+        assert_eq!(
+            result(&["memory/idle", "memory/idle/cell"]),
+            Err("no longer measured: tell1/own".to_owned())
+        );
+        assert_eq!(
+            result(&["tell1/own"]),
+            Err("no longer measured: memory/idle, memory/idle/cell".to_owned())
+        );
     }
 
     #[test]

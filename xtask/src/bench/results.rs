@@ -79,6 +79,15 @@ impl Results {
         names.filter(|name| others.find(name).is_none())
     }
 
+    /// Returns the names of the rows that other results lack, but for parts of a row that these have.
+    ///
+    /// A part that became too small to be listed, such as `memory/idle/cell`, still counts in its whole, `memory/idle`.
+    pub(super) fn lost_in<'a>(&'a self, others: &'a Self) -> impl Iterator<Item = &'a str> {
+        let has_whole =
+            |name: &str| name.rsplit_once('/').is_some_and(|(whole, _)| others.find(whole).is_some());
+        self.missing_in(others).filter(move |name| !has_whole(name))
+    }
+
     /// Returns the relative difference between two runs of a group's baseline; `None` if it did not run twice.
     ///
     /// It is the larger of two values: the distance of the median ratio from 1, and the standard error of that median.

@@ -154,13 +154,14 @@ fn a_parked_worker_is_woken_by_a_cell_from_outside() {
 #[test]
 fn all_queues_count_towards_the_depth() {
     let rig = CoordinatorRig::new(2);
-    let mut cells = rig.cells(4).into_iter();
+    let mut cells = rig.cells(5).into_iter();
     let mut next = || cells.next().unwrap();
     rig.register_outside(next());
+    rig.register_asked(next());
     rig.register(0, next());
     rig.register(0, next());
     rig.requeue(1, next());
-    assert_eq!(rig.coordinator().depth(), 4);
+    assert_eq!(rig.coordinator().depth(), 5);
 }
 
 // Unusual cases.
@@ -443,4 +444,33 @@ fn each_of_a_hundred_workers_wakes_the_next_and_none_is_woken_twice() {
     }
     assert!(woken.iter().all(|woken| woken.times() == 1));
     assert_eq!(rig.coordinator().idle.parked_count(), 0);
+}
+
+// Asks from outside the workers.
+
+#[test]
+fn no_cell_is_taken_to_run_inline_while_an_asked_cell_waits() {
+    let rig = CoordinatorRig::new(1);
+    let cells = rig.cells(2);
+    let [inline, asked] = numbers(&cells);
+    let mut cells = cells.into_iter();
+    rig.register(0, cells.next().unwrap());
+    rig.register_asked(cells.next().unwrap());
+    let take_lifo = || rig.coordinator().queues.take_lifo(&rig.locals[0].queue);
+    assert!(take_lifo().is_none());
+    assert_eq!(rig.take(0, 1), [asked]);
+    let taken = take_lifo().expect("no asked cell waits");
+    assert_eq!(taken.cell().number(), inline);
+    rig.set_aside(Some(taken));
+}
+
+#[test]
+fn a_thread_that_is_no_task_of_the_host_wakes_no_second_worker_by_asking() {
+    let rig = CoordinatorRig::new(2);
+    let cells = rig.cells(2);
+    rig.runtime.leave_task();
+    let woken = [0, 1].map(|worker| rig.park(worker).unwrap());
+    cells.into_iter().for_each(|cell| rig.register_asked(cell));
+    assert_eq!(woken.iter().map(|woken| woken.times()).sum::<usize>(), 1);
+    [0, 1].into_iter().for_each(|worker| rig.unpark(worker));
 }

@@ -3,8 +3,8 @@
 //!
 //! Limits: while cells wait in the worker's deque, the LIFO slot is served at most [`LIFO_RUNS_MAX`] times in a
 //! row, and the injection queue is checked every [`INJECTION_INTERVAL`] turns, so that no cell waits behind a pair
-//! of cells that keep scheduling each other. Asked cells come first, but at most every second turn, and so do injected cells
-//! while others yield.
+//! of cells that keep scheduling each other. Cells that an ask from outside made ready come first, but at most every second turn,
+//! and so do injected cells while others yield.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -117,6 +117,16 @@ fn asks_timers_and_the_shutdown_work_on_a_plain_thread() {
 }
 
 #[test]
+fn only_a_task_of_the_host_is_reported_as_one() {
+    let runtime = tokio_runtime();
+    let host = TokioRuntime::new(runtime.handle().clone());
+    let in_task = host.clone();
+    assert!(runtime.block_on(runtime.spawn(async move { in_task.is_host_task() })).unwrap());
+    assert!(!runtime.block_on(async { host.is_host_task() }), "a thread that waits for a future is no task");
+    assert!(!host.is_host_task());
+}
+
+#[test]
 fn a_tokio_runtime_without_a_time_driver_is_rejected() {
     let runtime = Builder::new_multi_thread().worker_threads(1).build().unwrap();
     let host = TokioRuntime::new(runtime.handle().clone());
@@ -236,7 +246,8 @@ fn a_system_has_as_many_workers_as_its_runtime_has_threads() {
     assert_eq!(workers(Builder::new_current_thread().enable_time().build().unwrap()), 1);
 }
 
-/// The neighbours are scheduled by the blocking handler itself, so they are in its worker's queue and LIFO slot.
+/// The neighbours have started and are idle when the blocking handler schedules them, so they are in its worker's queue and LIFO
+/// slot. The handler returns only after all of them have run.
 #[test]
 fn neighbours_of_a_blocked_handler_are_run_by_another_worker() {
     let runtime = tokio_runtime();
@@ -245,6 +256,9 @@ fn neighbours_of_a_blocked_handler_are_run_by_another_worker() {
         let dropped = Arc::default();
         let neighbours: Vec<_> = (0..count).map(|_| system.spawn(&guest(&dropped)).unwrap()).collect();
         let blocker = system.spawn(&guest(&dropped)).unwrap();
+        for neighbour in &neighbours {
+            assert_eq!(block_on(neighbour.ask(GuestMsg::Answer)), Ok(1));
+        }
         let (report, reports) = mpsc::channel();
         let (release, until) = mpsc::channel();
         blocker.tell(GuestMsg::TellAndBlock(neighbours, report, until));

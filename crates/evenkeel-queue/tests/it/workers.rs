@@ -10,6 +10,9 @@ use evenkeel_queue::{Namespace, Queue, QueueSettings, Queues};
 use crate::harness::{ack, receive, send};
 use crate::recording_store::RecordingStore;
 
+/// Maximum number of looks at the metrics until both workers have counted their messages; they take seconds.
+const ATTEMPTS_MAX: u32 = 100_000;
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn queues_spread_over_the_configured_workers() {
     const WORKERS: NonZeroUsize = NonZeroUsize::new(2).unwrap();
@@ -29,7 +32,10 @@ async fn queues_spread_over_the_configured_workers() {
         acked.await.unwrap();
     }
     // A worker counts its messages at the end of a slice.
+    let mut attempts = 0;
     while (0..WORKERS.get()).any(|worker| handled(&queues, worker) == 0) {
+        attempts += 1;
+        assert!(attempts < ATTEMPTS_MAX, "a worker counts no message: {}", metrics(&queues));
         tokio::task::yield_now().await;
     }
     assert!(!metrics(&queues).contains("worker=\"2\""), "{}", metrics(&queues));

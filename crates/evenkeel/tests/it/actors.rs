@@ -14,14 +14,18 @@ const SPANS: &str = "evenkeel_actor";
 #[test]
 fn the_metrics_of_queue_actors_are_on_a_valid_page_and_several_workers_run_them() {
     const QUEUES: [&str; 4] = ["one", "two", "three", "four"];
+    const ROUNDS_MAX: usize = 500;
     let dir = TestDir::new("actors-metrics");
     dir.write("evenkeel.toml", "[queue]\nstore = 'memory'\n[actor]\nworkers = 3\nworker_batch = 2\n");
     let server = ServerProcess::start(&dir, &[]);
     QUEUES.iter().for_each(|queue| create(&server, queue));
     let page = || exposition::read(&server.get("/metrics").body).unwrap();
     let mut messages = 0;
+    let mut rounds = 0;
     let mut busy_workers = 0;
     while busy_workers < 2 {
+        rounds += 1;
+        assert!(rounds <= ROUNDS_MAX, "{busy_workers} workers have handled {messages} messages");
         let requests: Vec<_> = QUEUES
             .iter()
             .cycle()
