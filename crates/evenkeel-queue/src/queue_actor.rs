@@ -55,7 +55,7 @@ const WAITING_MAX: usize = 65_536;
 
 /// Messages handled by [`QueueActor`].
 pub(crate) enum Msg {
-    /// Removes unused keys and starts the timers.
+    /// Removes unused keys and starts the timer that removes idle ones.
     Start,
     /// The store has written these messages.
     Appended(Vec<AppendedMessage>),
@@ -81,7 +81,7 @@ pub(crate) enum Msg {
     /// The store has read the next messages of a key.
     Prefetched(PrefetchRequest, Result<Vec<(MessageMeta, Payload)>, StoreError>),
     Purge(Reply<Result<(), Rejection>>),
-    /// The store has purged everything before this message.
+    /// The store has purged the queue; messages that were appended after the purge are reported after this.
     Purged(Result<(), StoreError>, Reply<Result<(), Rejection>>),
     /// The store has written a rule.
     RuleChanged(KeyId, Arc<str>, KeyRule),
@@ -147,12 +147,11 @@ pub(crate) struct QueueActor {
     pub(crate) epoch: Epoch,
     pub(crate) settings: Arc<QueueSettings>,
     pub(crate) store: Arc<dyn Store>,
-    /// Queues that messages may be moved to.
     pub(crate) known: KnownQueues,
     pub(crate) clock: WallClock,
     pub(crate) state: QueueState,
     pub(crate) gauge: Arc<SharedQueueTotals>,
-    /// Queue messages that are stored and not yet in the state.
+    /// Number and bytes of queue messages that are stored and not yet in the state.
     pub(crate) mailbox: Arc<AtomicCountAndBytes>,
     /// Consumers that wait for a message, the longest waiting first.
     pub(crate) waiting: VecDeque<ReceiveRequest>,
@@ -170,7 +169,7 @@ pub(crate) struct QueueActor {
     pub(crate) _drop_notifier: DropNotifier,
 }
 
-/// All open queues, with their namespaces.
+/// All open queues, with their namespaces; messages may be moved to those of their own namespace.
 pub(crate) type KnownQueues = Arc<RwLock<HashMap<QueueId, Namespace>>>;
 
 /// Reports on drop that the queue actor has stopped, for whatever reason.
@@ -314,9 +313,10 @@ impl QueueActor {
         let ended = self.state.prepare_receive(self.clock.now(), DUE_MAX);
         self.write_dispositions(ended, self_ref);
         request.moves_before = self.dead_letter_moves.started;
-        if self.state.has_ready() {
+        let has_ready = self.state.has_ready();
+        if has_ready && self.waiting.is_empty() {
             self.deliver(request, self_ref);
-        } else if request.when_empty == WhenEmpty::Return && !self.awaits_store(&request) {
+        } else if !has_ready && request.when_empty == WhenEmpty::Return && !self.awaits_store(&request) {
             self.answer_empty(request);
         } else if self.waiting.len() < WAITING_MAX {
             self.waiting.push_back(request);

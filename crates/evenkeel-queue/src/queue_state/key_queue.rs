@@ -1,11 +1,11 @@
 //! One key's messages: redeliveries, a prefetch window of the next messages, and a count of the rest on disk.
 //!
 //! The window is the key's prefetch buffer. Keys have separate windows, so one key's backlog causes no head-of-line
-//! blocking for the others; only on a FIFO queue does an unfinished message block the rest of its own key.
+//! blocking for the others. On a FIFO queue an unfinished message blocks the rest of its key.
 //!
-//! Guarantees: ready messages come out in the order they were sent, after redeliveries and delayed messages that have become
-//! due; on a FIFO queue strictly by sequence number.
-//! Limits: of the messages that were never delivered or delayed, at most one window is in memory, however long the backlog;
+//! Guarantees: redeliveries and delayed messages that are due come first, then messages in the order in which they were sent;
+//! on a FIFO queue all by sequence number.
+//! Limits: of the messages that were neither delivered nor delayed, at most one window is in memory, however long the backlog;
 //! the rest is a count and a cursor. A key without messages has no [`Backlog`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -162,7 +162,7 @@ pub(super) struct KeyQueue {
     backlog: Option<Box<Backlog>>,
     /// Moving average of message sizes.
     size: u32,
-    /// Time under which the expiry index lists this key, at or before the oldest ready message was sent.
+    /// Place of the key in the expiry index: a time that is not after the `sent_at` of its oldest ready message.
     pub(super) expiry_indexed_at: Option<UnixMillis>,
     pub(super) delivered: u64,
     pub(super) redelivered: u64,
@@ -227,7 +227,7 @@ impl KeyQueue {
     }
 
     /// Restores the key from the store: `count` messages from `first` on; those in `skip` have a delivery state.
-    pub(super) fn resume(&mut self, first: Seq, count: u64, bytes: u64, skip: BTreeSet<Seq>) {
+    pub(super) fn restore(&mut self, first: Seq, count: u64, bytes: u64, skip: BTreeSet<Seq>) {
         self.size = u32::try_from(bytes / count.max(1)).unwrap_or(u32::MAX);
         let backlog = self.backlog_mut();
         backlog.cursor = Seq(first.0.saturating_sub(1));
@@ -326,7 +326,8 @@ impl KeyQueue {
         backlog.redeliveries.values().chain(&backlog.window)
     }
 
-    /// Returns the first redelivery and the first of the window: no ready message that was sent here is older.
+    /// Returns the first redelivery and the first message of the window. One of them is the oldest ready message, except for
+    /// messages that were moved here.
     pub(super) fn firsts(&self) -> impl Iterator<Item = &MessageMeta> {
         let backlog = self.backlog();
         let redelivery = backlog.redeliveries.first_key_value().map(|(_, entry)| entry);
@@ -549,7 +550,7 @@ mod tests {
         }
         drop(small.append(entry(21), 256));
         assert_eq!((large.window_len(2), small.window_len(2)), (16, 256));
-        small.resume(Seq(1), 10, 10 << 20, BTreeSet::new());
+        small.restore(Seq(1), 10, 10 << 20, BTreeSet::new());
         assert_eq!(small.window_len(2), 16, "the average size is unknown after a restart");
     }
 

@@ -91,7 +91,7 @@ impl QueueState {
         let skip: BTreeSet<Seq> = states.iter().map(|state| state.meta.seq).collect();
         self.schedule.pending += stored.count - skip.len() as u64;
         self.bytes += stored.bytes;
-        self.schedule.key_mut(index).resume(stored.first, stored.count, stored.bytes, skip);
+        self.schedule.key_mut(index).restore(stored.first, stored.count, stored.bytes, skip);
         for meta in &stored.expiring {
             self.expiry.insert(index, meta);
         }

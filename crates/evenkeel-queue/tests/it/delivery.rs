@@ -66,6 +66,26 @@ async fn a_waiting_consumer_gets_the_next_message() {
 }
 
 #[tokio::test]
+async fn a_message_whose_lease_has_just_ended_goes_to_the_consumer_that_waits_longest() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings { lease_ms: 100, ..QueueSettings::default() }).await;
+        send(&queue, ["a"]).await;
+        assert_eq!(receive_now(&queue, 1).await.len(), 1);
+        let waiting = tokio::spawn({
+            let queue = queue.clone();
+            async move { receive(&queue, 1).await }
+        });
+        tokio::task::yield_now().await;
+        // Once the actor has answered this, it has the waiting receive.
+        queue.stats().await.unwrap();
+        // Blocks the runtime, so that the next receive finds the lease ended before the actor's timer does.
+        std::thread::sleep(Duration::from_millis(150));
+        assert!(receive_now(&queue, 1).await.is_empty());
+        assert_eq!(body(&waiting.await.unwrap()[0]), "a-0");
+    }
+}
+
+#[tokio::test]
 async fn a_consumer_that_timed_out_leases_nothing() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
