@@ -77,8 +77,8 @@ impl<M: Send + 'static, I: MessageInvoker + Send + 'static> Props<CustomInvokerA
     /// - `Completed`, `Yielded`: the actor runs again if messages are left.
     /// - `Suspended`: no batch is invoked until the condition holds. [`WhenCapacityAvailable`] holds at once, because an
     ///   invoker has no [`Context::try_tell`].
-    /// - `Failed`: the supervision decides; a restart waits for `retry_after` or the backoff, whichever is longer, and to
-    ///   resume takes `retry_after`. A parent that overrules the decision ends the wait before a restart.
+    /// - `Failed`: the supervision decides; a restart waits for `retry_after` or the backoff, whichever is longer, a resume for
+    ///   `retry_after`. A directive of the parent ([`Actor::overrule`]) ends the wait before a restart.
     /// - `Stopped`: the actor stops.
     ///
     /// A panic is a failure. After a panic of `factory` there is no invoker to resume: the actor stops instead, or restarts if

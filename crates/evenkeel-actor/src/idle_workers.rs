@@ -1,10 +1,10 @@
 //! Tracks the workers that are parked, searching for work, or yielding to the host runtime.
 //!
 //! A worker that finds no work registers itself as parked, then checks for work once more; a producer checks
-//! for parked workers after queueing work. One of the two sees the other, so no work is left while all workers
-//! are parked. While a worker searches, queueing work wakes no other worker: the searcher will find the work, and the
-//! last worker to stop searching wakes the next. Two callers wake one all the same, because a worker that was woken and waits for a
-//! thread counts as searching: a task of the host that asks, and the timer task.
+//! for parked workers after queueing work. One of the two sees the other, so queued work is never stranded while all
+//! workers are parked. While a worker searches, queueing work wakes no other worker: the searcher will find the work, and the
+//! last worker to stop searching wakes the next. A task of the host that asks, and the timer task, wake a worker even while
+//! another searches, because that one may have been woken and be waiting for a thread.
 
 use alloc::vec::Vec;
 use core::task::{Poll, Waker};
@@ -136,7 +136,7 @@ impl IdleWorkers {
         self.searching.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Ends the caller's search after it found work; the last searcher wakes the next worker.
+    /// Ends the search of a worker that exits; the last searcher wakes the next worker.
     ///
     /// Returns whether it woke one.
     pub(crate) fn end_search(&self) -> bool {
@@ -176,9 +176,7 @@ impl IdleWorkers {
         Poll::Ready(())
     }
 
-    /// Unregisters the caller as parked and counts it as searching.
-    ///
-    /// For a worker that was woken, the thread that woke it has already done both.
+    /// Moves the caller from the parked to the searching workers, unless the thread that woke it has already done so.
     pub(crate) fn unpark(&self, worker: usize) {
         let unparked = self.parked.with(|parked| {
             let index = parked.iter().position(|(parked_worker, _)| *parked_worker == worker)?;

@@ -96,8 +96,8 @@ pub enum ResumeCondition {
 
 /// Key that identifies one wait of one actor.
 ///
-/// The upper half is the actor's slot, the lower half counts its waits, so that a late signal for an earlier
-/// wait does not end a later one.
+/// The runtime's keys, for waits for a future, have the actor's slot in the upper half and a count of its waits in the lower
+/// half, so that a late signal for an earlier wait does not end a later one. Others may choose any key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SignalKey(pub u64);
 

@@ -26,9 +26,9 @@ struct Slice {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Runs cells from its own queue.
+    /// Has found a cell.
     Working,
-    /// Looks for cells in all queues.
+    /// Has run out of cells, and is counted as searching.
     Searching,
     /// Parked until woken.
     Parked,
@@ -55,7 +55,9 @@ impl Worker {
         })
     }
 
-    /// Runs cells until there are none left or the slice is used up.
+    /// Runs cells until there are none left, the slice is used up or the worker should exit.
+    ///
+    /// `Pending` is a pause: the host polls its other tasks and then continues the slice.
     pub(super) fn poll_slice(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
         if self.local.counters().phase() == WorkerPhase::Parked {
             self.local.counters().enter(WorkerPhase::Running, self.local.coarse_now());
@@ -71,7 +73,7 @@ impl Worker {
         polled
     }
 
-    /// Runs ready cells even if the worker should exit; ends a system whose host runtime is gone.
+    /// Runs ready cells even if the worker should exit; runs the last cells of a system whose host runtime is gone.
     pub(super) fn run_ready(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
         let polled = self.run_on_thread(cx);
         self.local.begin_slice();
@@ -162,7 +164,7 @@ impl Slice {
         loop {
             if let Some(permit) = self.next_cell(local) {
                 if local.has_woken_host_task() {
-                    // It became ready after the check at the end of this loop; the woken task would wait for its run.
+                    // The cell became ready after the check below; if it ran now, the woken task would wait for its run.
                     core.coordinator.queues.requeue(&local.queue, permit);
                     return self.pause(local, cx);
                 }
@@ -213,7 +215,7 @@ impl Slice {
         }
     }
 
-    /// Pauses shortly: the host polls its other tasks before this worker again.
+    /// Pauses briefly, so that the host polls its other tasks.
     fn pause(&mut self, local: &WorkerLocal, cx: &Context<'_>) -> Poll<SliceEnd> {
         self.runs = 0;
         local.begin_pause();

@@ -3,6 +3,7 @@
 use super::{ActorCellInvoker, NextAction, TakenMessages};
 use crate::actor::Actor;
 use crate::invoke::InvokeResult;
+use crate::panic::catch_panic;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Passes the queued messages to the actor's custom invoker; `None` if it has none.
@@ -21,9 +22,10 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
         let before = self.dequeued();
         let Some(invoker) = self.runner.actor.as_mut().and_then(A::invoker) else { return NextAction::Idle };
-        let result = invoker.invoke_batch(messages_max);
+        // Caught here, so that the messages that the batch took are counted.
+        let result = catch_panic(|| invoker.invoke_batch(messages_max));
         self.handled += (self.dequeued() - before) as usize;
-        match result {
+        match result.unwrap_or_else(|error| InvokeResult::Failed { error, retry_after: None }) {
             InvokeResult::Completed { ready_hint: false }
                 if self.body.mailbox.lower_if_empty(self.state()) =>
             {

@@ -1,7 +1,7 @@
 //! Supervision of a failed actor, decided immediately on the worker on which it failed.
 //!
-//! The actor is suspended in the same transition that ends its run, so it is never scheduled between its
-//! failure and the decision. The parent is notified and may override the decision.
+//! The decision is made before the run ends, so the actor is never scheduled between its failure and the decision. If it
+//! must wait, the transition that ends the run also suspends it. The parent is notified and may override the decision.
 
 use alloc::boxed::Box;
 use core::time::Duration;

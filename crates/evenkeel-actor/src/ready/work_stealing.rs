@@ -1,10 +1,10 @@
-//! Work stealing: a deque and a LIFO slot per worker, an injection queue for cells scheduled from outside, another for those
-//! of them that are asked, and stealing between workers.
+//! Work stealing: a deque and a LIFO slot per worker, an injection queue for cells scheduled from outside, another for cells
+//! that were asked from outside, and stealing between workers.
 //!
 //! Limits: while cells wait in the worker's deque, the LIFO slot is served at most [`LIFO_RUNS_MAX`] times in a
 //! row, and the injection queue is checked every [`INJECTION_INTERVAL`] turns, so that no cell waits behind a pair
-//! of cells that keep scheduling each other. Cells that an ask from outside made ready come first, but at most every second turn,
-//! and so do injected cells while others yield.
+//! of cells that keep scheduling each other. The queue of asked cells is served first, but never twice in a row. After a cell of the worker has
+//! yielded, the injection queue is served before the worker's own cells, again never twice in a row.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -189,7 +189,8 @@ impl ReadyQueues {
         remote.lifo_slot.take()
     }
 
-    /// Steals about half of another worker's deque or, if those are empty, a batch of injected cells; returns the first cell.
+    /// Steals about half of another worker's deque; if all are empty, takes a batch of injected cells or an asked one. Returns the
+    /// first cell.
     ///
     /// Leaves LIFO slots alone; see [`steal_from_stuck`](Self::steal_from_stuck).
     pub(crate) fn steal(&self, local: &LocalQueue) -> Option<RunPermit> {

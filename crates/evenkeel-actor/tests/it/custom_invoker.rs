@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use evenkeel_actor::dead_letters::DeadLetterReason;
 use evenkeel_actor::guardian::{Backoff, Supervision, SupervisionDirective};
+use evenkeel_actor::hub::names;
 use evenkeel_actor::*;
 
 use crate::harness::*;
@@ -123,6 +124,8 @@ fn a_panic_of_an_invoker_is_a_failure() {
         (1..=2).for_each(|number| actor.tell(number));
         assert_eq!(harness.lines(), ["created", "1", "created", "2"]);
         assert_eq!(harness.metric("actor.failures_total", &[("actor", "Scripted")]), 1.0);
+        let by_worker = ["0", "1"].map(|worker| harness.metric(names::MESSAGES_TOTAL, &[("worker", worker)]));
+        assert_eq!(by_worker.iter().sum::<f64>(), 2.0, "the message of the failed batch counts");
     });
 }
 
