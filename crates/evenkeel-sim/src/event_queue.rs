@@ -27,7 +27,7 @@ impl<T> EventQueue<T> {
         Self { scheduled: BinaryHeap::new(), next_number: 0, now: Instant::ORIGIN }
     }
 
-    /// Returns the time of the last event returned.
+    /// Returns the virtual time, which is that of the last step.
     pub fn now(&self) -> Instant {
         self.now
     }

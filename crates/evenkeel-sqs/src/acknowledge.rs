@@ -40,7 +40,7 @@ impl SqsApi {
         request: &ReceiptRequest,
     ) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(context, request.queue_url.as_deref())?;
-        // AWS's error has this name.
+        // AWS reports a missing handle of DeleteMessage under this name.
         let results = self.delete(&queue, &[request.receipt("MessageHandle")?]).await;
         first_error(results)
     }

@@ -1,6 +1,6 @@
 //! Errors with AWS's codes and texts, which clients match on; our own explanation is a hint in a header.
 //!
-//! Refusals that AWS does not know, such as a full disk, have our own text under the code that AWS would use.
+//! Rejections that AWS has no error for, such as a full disk, have our own text under the code that AWS would use.
 //!
 //! Guarantees: an I/O error of the store is logged, and the client gets `InternalFailure` without details.
 
@@ -52,7 +52,7 @@ pub(crate) enum SqsError {
     #[error("The requested version ( {version} ) of service AmazonSQS does not exist")]
     NoVersion { version: String },
     #[error(
-        "a GET request that changes something needs a signature in the header Authorization; send it by POST instead"
+        "a GET request that changes something needs a signature in the header Authorization; sign it, or send it by POST"
     )]
     UnsignedGet,
     /// The operation, or one of its parameters, is not supported.

@@ -1,8 +1,8 @@
-//! `cargo xtask bench compare`: fails if a row became worse by more than a threshold, or is no longer measured.
+//! `cargo xtask bench compare`: fails if a row became worse by more than a threshold and its noise, or is no longer measured.
 //!
 //! It compares ratios to the baseline of the same round, or exact counts of instructions and bytes, never times, so the
-//! two files may come from different hours or machines. If two runs of the baseline differ, a change of up to twice that
-//! difference counts as noise. Counts depend on the toolchain, so a difference of toolchains is reported.
+//! two files may come from different hours or machines. A change of up to twice the difference between two runs of the
+//! baseline, or the standard error, counts as noise. Counts depend on the toolchain, so a difference of toolchains is reported.
 
 use super::results::{Better, Results, Row};
 use crate::error::TaskError;
@@ -69,12 +69,12 @@ pub(super) fn print_changes(
     Ok(changes)
 }
 
-/// Describes the tools whose versions differ.
+/// Describes the parts of the environment that differ.
 fn differences(base: &Results, current: &Results) -> Vec<String> {
     let describe = |(tool, before): (&String, &String)| {
         let after = current.environment.get(tool)?;
         let differs = before != after;
-        differs.then(|| format!("{tool} differs, which changes counts: {before} before, {after} now"))
+        differs.then(|| format!("{tool} differs, so counts may differ: {before} before, {after} now"))
     };
     base.environment.iter().filter_map(describe).collect()
 }
@@ -157,10 +157,11 @@ pub(super) fn check(changes: &[Change], threshold: f64) -> Result<(), TaskError>
     if worse.is_empty() {
         return Ok(());
     }
-    Err(TaskError::new(format!("worse by more than {} %: {}", threshold * 100.0, worse.join(", "))))
+    let percent = (threshold * 1_000.0).round() / 10.0;
+    Err(TaskError::new(format!("worse by more than {percent} %: {}", worse.join(", "))))
 }
 
-/// Counts the rows that changed by more than the threshold.
+/// Counts the rows by verdict.
 pub(super) fn summary(changes: &[Change]) -> String {
     let count = |verdict| changes.iter().filter(|change| change.verdict == verdict).count();
     format!(
@@ -177,7 +178,7 @@ fn table(changes: &[Change]) -> String {
     let number = format!("{largest:.3}").len().max(8);
     let mut text = format!(
         "| {:width$} | {:>number$} | {:>number$} | {:>8} | {:>7} | verdict |\n",
-        "row", "base", "current", "change", "noise"
+        "row", "base", "current", "gain", "noise"
     );
     let rule = "-".repeat(number - 1);
     text += &format!("| {} | {rule}: | {rule}: | -------: | ------: | ------- |\n", "-".repeat(width));
@@ -289,7 +290,7 @@ mod tests {
         assert_eq!(differences(&with("1.95.0"), &with("1.95.0")), [""; 0]);
         assert_eq!(
             differences(&with("1.95.0"), &with("1.96.0")),
-            ["rustc differs, which changes counts: 1.95.0 before, 1.96.0 now"]
+            ["rustc differs, so counts may differ: 1.95.0 before, 1.96.0 now"]
         );
     }
 
@@ -320,7 +321,7 @@ mod tests {
         assert_eq!(
             table(&changes(&base, &current, 0.05)),
             "\
-| row         |     base |  current |   change |   noise | verdict |
+| row         |     base |  current |     gain |   noise | verdict |
 | ----------- | -------: | -------: | -------: | ------: | ------- |
 | a/x (again) |    1.000 |    1.010 |   +1.0 % |   1.0 % | A/A     |
 | a/y         |    2.000 |    1.500 |  -25.0 % |   1.0 % | worse   |
@@ -330,7 +331,7 @@ mod tests {
         assert_eq!(
             table(&changes(&counts(121_300.0), &counts(9.0), 0.05)),
             "\
-| row           |       base |    current |   change |   noise | verdict |
+| row           |       base |    current |     gain |   noise | verdict |
 | ------------- | ---------: | ---------: | -------: | ------: | ------- |
 | memory/worker | 121300.000 |      9.000 | +100.0 % |         | better  |
 "
