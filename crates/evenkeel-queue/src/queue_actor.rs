@@ -31,6 +31,7 @@ use crate::settings::QueueSettings;
 use crate::store::{Fetch, MessageChange, Store, StoreError};
 use crate::time::{UnixMillis, WallClock};
 
+pub(crate) use dispositions::DeadLetterMoves;
 pub(crate) use gauge::{AtomicCountAndBytes, SharedQueueTotals};
 pub(crate) use lease_guard::LeaseGuard;
 pub use moves::MoveProgress;
@@ -133,13 +134,6 @@ pub(crate) struct PendingAck {
     results: ReceiptResults,
     written: Result<(), StoreError>,
     reply: Reply<ReceiptResults>,
-}
-
-/// Numbers of moves to the dead-letter queue, which finish in the order in which they started.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct DeadLetterMoves {
-    started: u64,
-    finished: u64,
 }
 
 pub(crate) struct QueueActor {

@@ -26,9 +26,9 @@ struct Slice {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Has found a cell.
+    /// Runs the cells that it finds.
     Working,
-    /// Has run out of cells, and is counted as searching.
+    /// Looks for a cell after it ran out of them, and is counted as searching.
     Searching,
     /// Parked until woken.
     Parked,

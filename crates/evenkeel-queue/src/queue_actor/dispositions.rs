@@ -9,6 +9,13 @@ use crate::queue_state::Disposition;
 use crate::settings::Durability;
 use crate::store::{Commit, MessageChange};
 
+/// Numbers of moves to the dead-letter queue, which finish in the order in which they started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DeadLetterMoves {
+    pub(super) started: u64,
+    pub(super) finished: u64,
+}
+
 impl QueueActor {
     /// Writes how deliveries ended: requeued, expired or dead-lettered.
     pub(super) fn write_dispositions(&mut self, ended: Vec<Disposition>, self_ref: &ActorRef<Msg>) {

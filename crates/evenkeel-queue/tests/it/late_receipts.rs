@@ -157,7 +157,8 @@ async fn an_empty_response_waits_only_for_moves_that_began_before_the_receive() 
         let deliveries = receive(&queue, 2).await;
         store.hold();
         let move_away = async |delivery: &Delivery, held: usize| {
-            let (queue, receipt) = (queue.clone(), delivery.receipt.clone());
+            let queue = queue.clone();
+            let receipt = delivery.receipt.clone();
             tokio::spawn(async move { queue.nack(&[(receipt, None)]).await });
             while store.held_len() < held {
                 tokio::task::yield_now().await;
