@@ -51,13 +51,13 @@ impl SlotPool {
         let queued = self.load.send_if_modified(|load| {
             let has_room = load.waiting < self.queue_max;
             load.waiting += u32::from(has_room);
+            self.update_peak(*load);
             has_room
         });
         if !queued {
             return Err(QueueFull);
         }
         self.by_model[model].send_modify(|load| load.waiting += 1);
-        self.update_peak();
         Ok(SlotOrWait::Waiting(WaitGuard { slots: self.clone(), model }))
     }
 
@@ -78,20 +78,22 @@ impl SlotPool {
         self.peak.load(Ordering::Relaxed)
     }
 
-    fn update_peak(&self) {
-        let Load { running, waiting } = self.load();
-        self.peak.fetch_max(running + waiting, Ordering::Relaxed);
+    /// Called before watchers of the load see it, so that the peak never lags behind.
+    fn update_peak(&self, load: Load) {
+        self.peak.fetch_max(load.running + load.waiting, Ordering::Relaxed);
     }
 
     fn start(self: &Arc<Self>, model: usize, permit: OwnedSemaphorePermit) -> SlotPermit {
         self.change(model, |load| load.running += 1);
-        self.update_peak();
         SlotPermit { slots: self.clone(), model, permit: Some(permit) }
     }
 
     fn change(&self, model: usize, change: impl Fn(&mut Load)) {
         self.by_model[model].send_modify(&change);
-        self.load.send_modify(change);
+        self.load.send_modify(|load| {
+            change(load);
+            self.update_peak(*load);
+        });
     }
 }
 
