@@ -307,10 +307,11 @@ impl QueueActor {
         let ended = self.state.prepare_receive(self.clock.now(), DUE_MAX);
         self.write_dispositions(ended, self_ref);
         request.moves_before = self.dead_letter_moves.started;
-        let has_ready = self.state.has_ready();
-        if has_ready && self.waiting.is_empty() {
+        // They have waited longer.
+        self.serve_waiting(self_ref);
+        if self.state.has_ready() {
             self.deliver(request, self_ref);
-        } else if !has_ready && request.when_empty == WhenEmpty::Return && !self.awaits_store(&request) {
+        } else if request.when_empty == WhenEmpty::Return && !self.awaits_store(&request) {
             self.answer_empty(request);
         } else if self.waiting.len() < WAITING_MAX {
             self.waiting.push_back(request);

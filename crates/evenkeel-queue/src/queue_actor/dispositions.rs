@@ -9,7 +9,8 @@ use crate::queue_state::Disposition;
 use crate::settings::Durability;
 use crate::store::{Commit, MessageChange};
 
-/// Numbers of moves to the dead-letter queue, which finish in the order in which they started.
+/// Numbers of moves to the dead-letter queue, which finish in the order in which they started, except for those that the store
+/// rejects at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DeadLetterMoves {
     pub(super) started: u64,
